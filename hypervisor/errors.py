@@ -1,0 +1,208 @@
+"""The one error tree of statevisor.
+
+Every error a caller can meet has a stable `code`; the class docstring is the default message and
+`hint` says what to do next. Edges translate third-party errors into this tree where they arise.
+"""
+
+from __future__ import annotations
+
+
+class StatevisorError(Exception):
+    """Something went wrong inside statevisor."""
+
+    code = "internal"
+    #: The next step for the caller, shown beside the message.
+    hint = "This is a fault of the server; look at its log for the request id."
+
+    def __init__(self, detail: str | None = None, *, hint: str | None = None) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip()
+        if hint is not None:
+            self.hint = hint
+        super().__init__(self.detail)
+
+
+class InvalidRequest(StatevisorError):
+    """The request is malformed."""
+
+    code = "invalid_request"
+    hint = "Compare the body with the schema at /openapi.json."
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The input is longer than this server accepts in one request."""
+
+    code = "context_length_exceeded"
+    hint = "Send the text in several appends."
+
+
+class CapabilityMissing(InvalidRequest):
+    """The guest cannot do this."""
+
+    code = "capability_missing"
+    hint = "See `capabilities` at /v1/models."
+
+
+class IdempotencyMismatch(InvalidRequest):
+    """This Idempotency-Key was used before with another request."""
+
+    code = "idempotency_mismatch"
+    hint = "Use a new key for a new request."
+
+
+class InvalidApiKey(StatevisorError):
+    """The API key is missing or unknown."""
+
+    code = "invalid_api_key"
+    hint = "Send `Authorization: Bearer KEY`."
+
+
+class Forbidden(StatevisorError):
+    """The API key does not have this scope."""
+
+    code = "forbidden"
+    hint = "Use a key with the scope that the route names."
+
+
+class NotFound(StatevisorError):
+    """There is no such thing."""
+
+    code = "not_found"
+    hint = "See the list of routes at /openapi.json."
+
+
+class ModelNotFound(NotFound):
+    """No model of this name is loaded."""
+
+    code = "model_not_found"
+    hint = "See /v1/models."
+
+
+class ActorNotFound(NotFound):
+    """There is no actor of this name or id."""
+
+    code = "actor_not_found"
+    hint = "See GET /v1/actors."
+
+
+class VersionNotFound(NotFound):
+    """There is no version of this handle or tag."""
+
+    code = "version_not_found"
+    hint = "See GET /v1/actors/{a}/versions."
+
+
+class Conflict(StatevisorError):
+    """The state of the thing forbids this now."""
+
+    code = "conflict"
+
+
+class ActorBusy(Conflict):
+    """The actor's mailbox is full."""
+
+    code = "actor_busy"
+    hint = "Retry after the running turn has ended, or cancel it."
+
+
+class ActorExists(Conflict):
+    """An actor of this name exists."""
+
+    code = "actor_exists"
+    hint = "Choose another name, or leave the name out."
+
+
+class InvalidTransition(Conflict):
+    """The actor's power does not allow this."""
+
+    code = "invalid_transition"
+    hint = "See the actor's status."
+
+
+class VersionInUse(Conflict):
+    """The version is needed by others."""
+
+    code = "version_in_use"
+    hint = "Delete its descendants first."
+
+
+class IncompatibleImage(Conflict):
+    """The image belongs to another layout, other weights or another build."""
+
+    code = "incompatible_image"
+    hint = "Load it under the build that wrote it; see `fingerprints` at /v1/models."
+
+
+class GenerationConflict(StatevisorError):
+    """The actor changed since the generation named in If-Match."""
+
+    code = "generation_conflict"
+    hint = "Read the actor again and repeat with its generation."
+
+
+class Fenced(GenerationConflict):
+    """A stale owner tried to write: the actor's epoch has moved on."""
+
+    hint = "Another process owns this data folder now; stop this one."
+
+
+class PayloadTooLarge(StatevisorError):
+    """The body is larger than this server accepts."""
+
+    code = "payload_too_large"
+    hint = "Split the request."
+
+
+class QuotaExceeded(StatevisorError):
+    """A quota is used up."""
+
+    code = "quota_exceeded"
+    hint = "Retry later, or free what you hold."
+
+
+class Unavailable(StatevisorError):
+    """The server cannot do this now."""
+
+    code = "unavailable"
+    hint = "Retry after the time in Retry-After."
+
+
+class NoFreeSlot(Unavailable):
+    """All slots are held by actors that cannot be evicted."""
+
+    code = "no_free_slot"
+    hint = "Retry later, unpin actors, or start the server with more --slots."
+
+
+class ModelLoading(Unavailable):
+    """The model is still loading."""
+
+    code = "model_loading"
+    hint = "Wait for /ready."
+
+
+class Draining(Unavailable):
+    """The server is shutting down and takes no new work."""
+
+    code = "draining"
+    hint = "Retry at the server that takes over."
+
+
+class ImageCorrupt(StatevisorError):
+    """The bytes of an image do not match their digest."""
+
+    code = "image_corrupt"
+    hint = "The bytes are not served. Roll back to another version."
+
+
+class ActorQuarantined(Conflict):
+    """The actor's state is damaged or not finite; it is not scheduled."""
+
+    code = "actor_quarantined"
+    hint = "Roll back to an earlier version."
+
+
+class CheckpointInvalid(StatevisorError):
+    """The model checkpoint is damaged, partial or of another family."""
+
+    code = "checkpoint_invalid"
+    hint = "Compare the folder with the model's source."

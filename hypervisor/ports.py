@@ -1,0 +1,478 @@
+"""What the core needs from the outside, as Protocols.
+
+Every port has a standard-library twin (`guests/toy.py`, `store/memory.py`) and contract tests in
+`tests/contract` that the twin and the real thing both pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from statevisor.hypervisor.layout import Fingerprints, Layout
+from statevisor.hypervisor.plan import RowResult, StepPlan
+from statevisor.hypervisor.records import (
+    ActorRecord,
+    ImageRef,
+    OperationRecord,
+    SegmentRecord,
+    TokenRun,
+    TurnRecord,
+    VersionRecord,
+)
+from statevisor.hypervisor.vocab import FinishReason, Op
+
+
+class Clock(Protocol):
+    """Time, so that tests need not sleep."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970, for records."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for idle times and deadlines."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text and token ids. Pure and safe on any thread."""
+
+    @property
+    def bos(self) -> int | None:
+        """The id put before the first prompt of an actor; None if the guest has none."""
+        ...
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Ids that end a turn unless `ignore_eos`."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text, without special tokens."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that one token stands for; b"" for special tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """A rule to run: which, how and on what part of the state."""
+
+    rule: str
+    params: Mapping[str, Any]
+    families: tuple[str, ...] | None = None  #: None: every family the rule applies to
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyDiff:
+    """How far two states are apart in one layer of one family."""
+
+    family: str
+    layer: int
+    norm_a: float
+    norm_b: float
+    distance: float  #: norm of the difference
+    cosine: float | None  #: None if one of the two is zero
+
+
+class Guest(Protocol):
+    """A model with its bank of slots.
+
+    `step`, `clear`, `save`, `load` and `copy` are called from the engine thread only, one at a
+    time, and have taken effect when they return. `step` promises the exactness contract: the row
+    bytes and the drawn token of one row depend on the row's bytes before, its tokens and its draw,
+    and on nothing else; fed in any split they are the same bits.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def family(self) -> str: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def fingerprints(self) -> Fingerprints: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def slots(self) -> int:
+        """Usable slots: 1..slots."""
+        ...
+
+    @property
+    def step_tokens(self) -> int:
+        """Most tokens that one step may carry over all rows."""
+        ...
+
+    @property
+    def rules(self) -> Mapping[str, int]:
+        """Names of the rules this guest can run, with their versions."""
+        ...
+
+    def step(self, plan: StepPlan) -> tuple[RowResult, ...]:
+        """Run one batched forward pass; modifies the planned slots (and slot 0) only."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Make the slot the empty state (no token absorbed)."""
+        ...
+
+    def save(self, slot: int, out: memoryview) -> None:
+        """Copy the slot's row into `out` (`layout.row_bytes` long); modifies nothing else."""
+        ...
+
+    def load(self, slot: int, row: memoryview) -> None:
+        """Overwrite the slot with a row."""
+        ...
+
+    def copy(self, source: int, targets: Sequence[int]) -> None:
+        """Copy one slot's row onto others."""
+        ...
+
+    def frames(self, count: int) -> memoryview:
+        """Host memory for `count` rows, page-locked where the device can use that."""
+        ...
+
+    def mutate(self, mutation: Mutation, rows: Sequence[memoryview]) -> bytes:
+        """Run a rule on the rows of its parents, first the actor's own; pure, safe on any thread.
+
+        Raises: InvalidRequest (unknown rule, bad parameters or selection), CapabilityMissing.
+        """
+        ...
+
+    def diff(self, a: memoryview, b: memoryview) -> tuple[FamilyDiff, ...]:
+        """Compare two rows layer by layer; pure, safe on any thread."""
+        ...
+
+    def finite(self, row: memoryview) -> bool:
+        """Whether every number of a row is finite; pure, safe on any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageMeta:
+    """What an image says of itself beside the tensors; it depends on the state alone."""
+
+    layout: Layout
+    fingerprints: Fingerprints
+    position: int  #: length of the transcript it stands for
+    absorbed: int  #: tokens the tensors have taken in
+    pending: tuple[int, ...]  #: the tokens absorbed..position
+
+
+class Images(Protocol):
+    """Durable images in slab files."""
+
+    async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
+        """Write one image; when it returns the bytes are durable and unnamed.
+
+        The same state gives the same digest; whether an image of that digest is stored already is
+        the caller's to ask. Raises: OSError never: a failed fsync stops the process.
+        """
+        ...
+
+    async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
+        """Read the row into `out`, digest checked. Raises: ImageCorrupt, IncompatibleImage."""
+        ...
+
+    async def export(self, ref: ImageRef) -> bytes:
+        """The image as one safetensors file, digest checked. Raises: ImageCorrupt."""
+        ...
+
+    def decode(self, file: bytes, out: memoryview, expect: Fingerprints) -> ImageMeta:
+        """Check an exported file and copy its row. Raises: ImageCorrupt, IncompatibleImage."""
+        ...
+
+    def free(self, ref: ImageRef) -> None:
+        """Give the extent back; call it after the commit that removed the last row naming it."""
+        ...
+
+    @property
+    def used_bytes(self) -> int: ...
+
+    @property
+    def capacity_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """An Idempotency-Key to be stored, with its result, in the operation's own transaction."""
+
+    key: str
+    request: str  #: hash of method, path and body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Conditions of a change, checked inside its transaction."""
+
+    epoch: int | None = None  #: the writer's epoch: Fenced if the actor's is higher
+    generation: int | None = None  #: If-Match: GenerationConflict if the actor's differs
+    once: Once | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewActor:
+    """An actor to be inserted."""
+
+    id: str
+    name: str
+    model: str
+    seed: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a new segment begins: a position on another segment, or nowhere."""
+
+    segment: int
+    position: int
+    handle: (
+        str | None
+    )  #: the version named by the caller; None for a bare position (an anchor is made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """What made a state that does not follow from tokens."""
+
+    rule: str | None = None
+    rule_version: int | None = None
+    params: Mapping[str, Any] | None = None
+    select: Mapping[str, Any] | None = None
+    agent: str | None = None
+    reason: str | None = None
+    before: str | None = None
+    parents: tuple[str, ...] = ()  #: further parents (blend), handles
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """Generated tokens of one open turn, in one group commit."""
+
+    turn_id: str
+    segment: int
+    position: int  #: place of the first token in the transcript
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorQuery:
+    """Filters and page of a list of actors. `ids` restricts it to these (for status and tier)."""
+
+    model: str | None = None
+    label: tuple[str, str | None] | None = None  #: key, value or any
+    q: str | None = None  #: substring of the name
+    ids: frozenset[str] | None = None
+    exclude: frozenset[str] | None = None
+    after: str | None = None  #: id
+    limit: int = 50
+
+
+class Catalog(Protocol):
+    """The SQL truth: actors, segments, tokens, versions, lineage, turns, keys.
+
+    One method is one transaction; when it returns it is durable (synchronous=FULL) and visible to
+    every later read. Methods that change an actor bump its generation by one. Concurrent calls may
+    share one commit; a call that fails leaves nothing behind and disturbs no other.
+    """
+
+    async def close(self) -> None: ...
+
+    # -- reading ---------------------------------------------------------------------------------
+    async def actor(self, key: str) -> ActorRecord:
+        """By id or name; deleted actors are not found. Raises: ActorNotFound."""
+        ...
+
+    async def actors(self, query: ActorQuery) -> tuple[tuple[ActorRecord, ...], bool]:
+        """One page in order of id (that is, of creation), and whether more follow."""
+        ...
+
+    async def count_actors(self) -> int: ...
+
+    async def segment(self, segment: int) -> SegmentRecord: ...
+
+    async def transcript(self, segment: int, start: int, stop: int) -> tuple[TokenRun, ...]:
+        """The path's tokens in start..stop, journalled ones of open turns included."""
+        ...
+
+    async def version(self, handle: str) -> VersionRecord:
+        """By `name@seq`, `id@seq` or tag. Raises: VersionNotFound."""
+        ...
+
+    async def version_at(self, segment: int, position: int) -> VersionRecord | None:
+        """The newest visible version at exactly that place of the path, if any."""
+        ...
+
+    async def versions(
+        self, actor_id: str, after: int | None, limit: int
+    ) -> tuple[tuple[VersionRecord, ...], bool]:
+        """Visible versions by seq, oldest first."""
+        ...
+
+    async def lineage(
+        self, handle: str, direction: str, depth: int, limit: int
+    ) -> tuple[tuple[VersionRecord, ...], tuple[tuple[str, str, Op], ...], bool]:
+        """Nodes, edges (parent, child, op) and whether it was cut. direction: ancestors|descendants|both."""
+        ...
+
+    async def common_ancestor(self, a: str, b: str) -> VersionRecord | None: ...
+
+    async def blame(self, handle: str, layer: int) -> VersionRecord | None:
+        """The newest mutation on the version's path that touched the layer."""
+        ...
+
+    async def nearest_image(self, segment: int, position: int) -> tuple[int, ImageRef] | None:
+        """The image with the greatest position <= `position` on the path, not beyond a rooted segment.
+
+        None: only the empty state at position 0 can begin a replay.
+        """
+        ...
+
+    async def image(self, digest: str) -> ImageRef | None: ...
+
+    async def image_at(self, segment: int, position: int) -> ImageRef | None:
+        """The image at exactly that place of the path."""
+        ...
+
+    async def live_images(self) -> tuple[ImageRef, ...]:
+        """Every image a row names, for the free map at start."""
+        ...
+
+    async def turn(self, turn_id: str) -> TurnRecord: ...
+
+    async def operation(self, key: str) -> OperationRecord | None: ...
+
+    # -- changing --------------------------------------------------------------------------------
+    async def create(
+        self, new: NewActor, prompt: Sequence[int], *, once: Once | None = None
+    ) -> ActorRecord:
+        """Insert an actor with a root segment, its prompt tokens and version 0. Raises: ActorExists."""
+        ...
+
+    async def fork(
+        self,
+        children: Sequence[NewActor],
+        origin: Origin,
+        *,
+        prompt: Sequence[int] = (),
+        once: Once | None = None,
+    ) -> tuple[ActorRecord, ...]:
+        """Insert actors that begin at a position of another's history, all or none.
+
+        Each child gets a segment, version 0 (op fork) with the origin as parent, and the prompt.
+        Raises: ActorExists, VersionNotFound.
+        """
+        ...
+
+    async def import_image(
+        self,
+        new: NewActor,
+        image: ImageRef,
+        meta: ImageMeta,
+        *,
+        agent: str | None = None,
+        once: Once | None = None,
+    ) -> tuple[ActorRecord, VersionRecord]:
+        """Insert an actor whose rooted segment begins at an imported image; base is meta.position - len(pending)."""
+        ...
+
+    async def update(
+        self,
+        actor_id: str,
+        *,
+        guard: Guard,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        pinned: bool | None = None,
+        ttl_s: int | None = None,
+        seed: int | None = None,
+    ) -> ActorRecord:
+        """Change an actor's own fields; None leaves a field. Raises: ActorExists."""
+        ...
+
+    async def delete(self, actor_id: str, *, guard: Guard) -> None:
+        """Tombstone an actor: its name is free, its journal stays while descendants live."""
+        ...
+
+    async def quarantine(self, actor_id: str, reason: str | None, *, guard: Guard) -> ActorRecord:
+        """Set or (None) lift the quarantine."""
+        ...
+
+    async def begin_turn(
+        self, turn: TurnRecord, prompt: Sequence[int], *, guard: Guard
+    ) -> ActorRecord:
+        """Open a turn and append its prompt tokens at the actor's position; one open turn per actor."""
+        ...
+
+    async def journal(self, entries: Sequence[JournalEntry], *, incarnation: int) -> None:
+        """Append one packed group of generated tokens; returns when durable.
+
+        Fenced once by the writer's incarnation (the owner of the whole folder). Raises: Fenced.
+        """
+        ...
+
+    async def end_turn(
+        self,
+        turn_id: str,
+        *,
+        finish: FinishReason,
+        position: int,
+        text: str,
+        result: Mapping[str, Any] | None,
+        guard: Guard,
+        broken: bool = False,
+    ) -> tuple[ActorRecord, VersionRecord]:
+        """Fold the turn's journalled tokens, move the actor to `position`, make a version (op turn)."""
+        ...
+
+    async def open_turns(self) -> tuple[TurnRecord, ...]:
+        """Turns left open by a crash, with the position their journalled tokens reach."""
+        ...
+
+    async def snapshot(
+        self,
+        actor_id: str,
+        segment: int,
+        position: int,
+        *,
+        tag: str | None,
+        labels: Mapping[str, str],
+        guard: Guard,
+    ) -> VersionRecord:
+        """Make a version (op snapshot) at a committed position. A tag moves if it exists."""
+        ...
+
+    async def mutate(
+        self, actor_id: str, image: ImageRef, why: Provenance, *, guard: Guard
+    ) -> tuple[ActorRecord, VersionRecord]:
+        """Open a rooted segment at the actor's position with that image; the head moves to it."""
+        ...
+
+    async def rollback(
+        self, actor_id: str, origin: Origin, *, seed: int | None, guard: Guard
+    ) -> tuple[ActorRecord, VersionRecord]:
+        """Open a segment at an earlier position; lifts a quarantine; the old branch stays."""
+        ...
+
+    async def add_image(self, segment: int, position: int, image: ImageRef) -> None:
+        """Name a durable image as a checkpoint of a place. The digest may be known already."""
+        ...
+
+    async def remember(self, once: Once, result: Mapping[str, Any]) -> None:
+        """Store a key with the result of an operation that has no transaction of its own."""
+        ...
+
+    async def claim(self, owner: str) -> int:
+        """Take the data folder: a new incarnation, higher than all before; older writers are fenced."""
+        ...
