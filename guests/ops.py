@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
+
+#: What is applied to a linear's float32 sums before they are rounded; relu2 is relu(x)^2.
+Activation = Literal["tanh", "sigmoid", "relu2"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,10 @@ class Ops(Protocol):
         """What fixes the bits of this backend: library versions, tiles, threads, device."""
         ...
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """x [N, K] @ weight [O, K]^T -> [N, O], K order and split fixed per weight shape."""
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
+    ) -> torch.Tensor:
+        """act(x [N, K] @ weight [O, K]^T) -> [N, O], K order and split fixed per weight shape."""
         ...
 
     def layer_norm(
