@@ -36,6 +36,18 @@ class Clock(Protocol):
         ...
 
 
+class Meter(Protocol):
+    """Counters and histograms; names are those of the metrics page without their prefix."""
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Put one value into a histogram."""
+        ...
+
+    def count(self, name: str, n: float = 1, **labels: str) -> None:
+        """Add to a counter."""
+        ...
+
+
 class Tokenizer(Protocol):
     """Text and token ids. Pure and safe on any thread."""
 
@@ -183,6 +195,10 @@ class Images(Protocol):
         """Read the row into `out`, digest checked. Raises: ImageCorrupt, IncompatibleImage."""
         ...
 
+    def digest(self, row: memoryview, meta: ImageMeta) -> str:
+        """The digest that `put` of this state would give; writes nothing, safe on any thread."""
+        ...
+
     async def export(self, ref: ImageRef) -> bytes:
         """The image as one safetensors file, digest checked. Raises: ImageCorrupt."""
         ...
@@ -200,6 +216,54 @@ class Images(Protocol):
 
     @property
     def capacity_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One row in host memory."""
+
+    actor_id: str
+    segment: int
+    absorbed: int  #: tokens the row has taken in
+
+
+class HostFrames(Protocol):
+    """The host tier: rows of hibernated actors in a fixed slab; lost with the process."""
+
+    @property
+    def capacity(self) -> int:
+        """How many rows fit."""
+        ...
+
+    @property
+    def used(self) -> int: ...
+
+    def get(self, actor_id: str) -> Frame | None:
+        """What is held of an actor."""
+        ...
+
+    def lend(self, actor_id: str, segment: int, absorbed: int) -> memoryview:
+        """A frame to be filled, held for the actor but not yet readable. Raises: NoFreeSlot, ValueError."""
+        ...
+
+    def seal(self, actor_id: str) -> None:
+        """The lent frame is filled: take its checksum; from now on it is readable."""
+        ...
+
+    def view(self, actor_id: str) -> memoryview:
+        """The row of a sealed frame, checksum verified.
+
+        Raises: KeyError; ImageCorrupt (the frame is dropped then).
+        """
+        ...
+
+    def drop(self, actor_id: str) -> None:
+        """Free an actor's frame, lent or sealed. Raises: KeyError."""
+        ...
+
+    def oldest(self) -> tuple[str, ...]:
+        """Actors with sealed frames, least recently sealed first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +352,10 @@ class Catalog(Protocol):
     """
 
     async def close(self) -> None: ...
+
+    def use_builds(self, builds: Mapping[str, str]) -> None:
+        """The build fingerprint of each model, written into every version made from now on."""
+        ...
 
     # -- reading ---------------------------------------------------------------------------------
     async def actor(self, key: str) -> ActorRecord:

@@ -28,6 +28,7 @@ class ActorRecord:
     ttl_s: int | None = None  #: idle seconds after which it is hibernated; None: the policy decides
     parent: str | None = None  #: handle of the version it was forked from
     quarantine: str | None = None  #: reason, if it is quarantined
+    drift: bool = False  #: its history was replayed under another build than the one that made it
     created_at: int
     updated_at: int
 

@@ -1,0 +1,72 @@
+"""Operations of one actor run one at a time, in order of arrival, and only so many may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from statevisor.hypervisor.errors import ActorBusy
+
+
+class Mailbox:
+    """A bounded first-in first-out lock."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def held(self) -> bool:
+        """Whether an operation runs."""
+        return self._held
+
+    @property
+    def depth(self) -> int:
+        """How many operations wait."""
+        return len(self._waiting)
+
+    def try_enter(self) -> bool:
+        """Enter if nothing runs or waits."""
+        if self._held:
+            return False
+        self._held = True
+        return True
+
+    async def enter(self) -> None:
+        """Wait for one's turn. Raises: ActorBusy if too many wait already."""
+        if self.try_enter():
+            return
+        if len(self._waiting) >= self._limit:
+            raise ActorBusy(f"{self._limit} operations wait for this actor already")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was our turn already: hand it on
+            else:
+                self._waiting.remove(turn)
+            raise
+
+    def leave(self) -> None:
+        """End the running operation and let the next one in."""
+        assert self._held, "leave without enter"
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._held = False
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Hold the mailbox for a block."""
+        await self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
