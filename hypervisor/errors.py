@@ -28,6 +28,18 @@ class InvalidRequest(StatevisorError):
     hint = "Compare the body with the schema at /openapi.json."
 
 
+class MalformedBody(InvalidRequest):
+    """The body cannot be read as what its Content-Type says."""
+
+    hint = "Send one complete JSON or msgpack object without duplicate keys."
+
+
+class UnsupportedMedia(InvalidRequest):
+    """The server does not read this Content-Type."""
+
+    hint = "Send application/json or application/msgpack."
+
+
 class ContextLengthExceeded(InvalidRequest):
     """The input is longer than this server accepts in one request."""
 
@@ -68,6 +80,13 @@ class NotFound(StatevisorError):
 
     code = "not_found"
     hint = "See the list of routes at /openapi.json."
+
+
+class MethodNotAllowed(StatevisorError):
+    """The path exists, but not with this method."""
+
+    code = "method_not_allowed"
+    hint = "See the header Allow."
 
 
 class ModelNotFound(NotFound):
