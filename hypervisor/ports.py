@@ -465,8 +465,12 @@ class Catalog(Protocol):
         pinned: bool | None = None,
         ttl_s: int | None = None,
         seed: int | None = None,
+        drift: bool | None = None,
     ) -> ActorRecord:
-        """Change an actor's own fields; None leaves a field. Raises: ActorExists."""
+        """Change an actor's own fields; None leaves one, ttl_s 0 clears it. Raises: ActorExists.
+
+        Every version made by an actor with `drift`, and by its forks, says drift.
+        """
         ...
 
     async def delete(self, actor_id: str, *, guard: Guard) -> None:
