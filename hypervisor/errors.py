@@ -27,6 +27,16 @@ class InvalidRequest(StatevisorError):
     code = "invalid_request"
     hint = "Compare the body with the schema at /openapi.json."
 
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        hint: str | None = None,
+        fields: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(detail, hint=hint)
+        self.fields = fields  #: (path of the field, what is wrong with it)
+
 
 class MalformedBody(InvalidRequest):
     """The body cannot be read as what its Content-Type says."""

@@ -1,0 +1,117 @@
+"""The common form of what crosses the wire: field types, lists, times, validation.
+
+The modules `wire_*` hold one noun each: pydantic models that become commands, and views that become
+the objects of the HTTP surface. What passes here is checked nowhere below for its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
+from typing_extensions import TypedDict
+
+from statevisor.hypervisor.errors import InvalidRequest
+from statevisor.hypervisor.ports import Once
+from statevisor.hypervisor.vocab import MAX_SEED, NAME_PATTERN
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Problems of one request that are spelled out.
+_SHOWN = 20
+
+
+class Body(BaseModel):
+    """A request body: no unknown field, no bool as int, no float as int, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Query(BaseModel):
+    """A query string: every value arrives as text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Nothing(Body):
+    """An empty body."""
+
+
+class NoQuery(Query):
+    """No query parameters."""
+
+
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$")]
+#: A handle `name@seq`, or a tag.
+Ref = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}(@[0-9]{{1,18}})?$")]
+Position = Annotated[int, Field(ge=0, lt=2**53)]
+#: A place in a history.
+Place = Ref | Position
+Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+#: The first bad id ends the check, so that a long list costs no long answer.
+TokenIds = Annotated[list[TokenId], FailFast()]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,256}$")]
+#: Text that a database keeps: some refuse NUL.
+Note = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")]
+LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
+Limit = Annotated[int, Field(ge=1, le=200)]
+
+
+class ChangeFields(TypedDict):
+    """What every changing command takes from the headers."""
+
+    if_generation: int | None
+    once: Once | None
+
+
+class ListObject(TypedDict):
+    """One page of a list."""
+
+    object: Literal["list"]
+    data: list[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def listing(data: Sequence[Mapping[str, Any]], key: str, has_more: bool = False) -> ListObject:
+    """A page of objects; `key` is the field that `after` speaks of."""
+    return {
+        "object": "list",
+        "data": list(data),
+        "first_id": data[0][key] if data else None,
+        "last_id": data[-1][key] if data else None,
+        "has_more": has_more,
+    }
+
+
+def timestamp(us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 in UTC."""
+    return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validate(model: type[M], value: object, where: str) -> M:
+    """The value as a model. Raises: InvalidRequest that names every field at fault."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise refused(error, where) from None
+
+
+def refused(error: ValidationError, where: str) -> InvalidRequest:
+    """The error that tells which fields are wrong and why, without repeating their values."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = tuple(
+        (".".join([where, *(str(part) for part in one["loc"])]), one["msg"])
+        for one in found[:_SHOWN]
+    )
+    text = "; ".join(f"{field}: {message}" for field, message in fields)
+    more = len(found) - len(fields)
+    return InvalidRequest(text + (f"; and {more} more" if more else ""), fields=fields)
