@@ -1,0 +1,228 @@
+"""One server, spoken to with the standard library.
+
+aiohttp would cost half a second of start-up; a command makes one or two requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode, urlsplit
+
+from statevisor.api.cli.faults import from_answer
+from statevisor.hypervisor.errors import InvalidRequest, StatevisorError, Unavailable
+
+CONNECT_S = 5.0
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One server-sent event."""
+
+    name: str
+    data: Any
+    id: str | None = None
+
+
+class Source(Protocol):
+    """What an upload reads from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to so many bytes; none at the end."""
+        ...
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """A body or query without the values that were left out."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def path(*parts: str) -> str:
+    """`/v1/…` with every part quoted; `@` stays readable."""
+    return "/v1/" + "/".join(quote(part, safe="@") for part in parts)
+
+
+class Client:
+    """Requests to one server. Raises: the error the server names; Unavailable if none answers."""
+
+    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = 600.0) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(
+                f"{url!r} is not the address of a server", hint="It reads like http://HOST:PORT."
+            )
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._parts = parts
+        self._timeout_s = timeout_s  #: without one byte of answer
+        self._headers = {"Accept": "application/json", "User-Agent": "statevisor-cli"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def get(self, route: str, query: Mapping[str, Any] | None = None) -> Any:
+        """The JSON answer."""
+        return self._call("GET", route, query=query)
+
+    def post(
+        self,
+        route: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Send a JSON body, return the JSON answer."""
+        return self._call("POST", route, body=body if body is not None else {}, query=query)
+
+    def patch(self, route: str, body: Mapping[str, Any]) -> Any:
+        """Send a JSON body, return the JSON answer."""
+        return self._call("PATCH", route, body=body)
+
+    def delete(self, route: str) -> None:
+        """Delete; there is no answer."""
+        self._call("DELETE", route)
+
+    def text(self, route: str, query: Mapping[str, Any] | None = None) -> str:
+        """An answer that is no JSON."""
+        with self._exchange("GET", route, query=query) as answer:
+            return answer.read().decode()
+
+    def pages(self, route: str, query: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """Every item of a list, page after page."""
+        asked = {"limit": 200, **(query or {})}
+        while True:
+            page = self.get(route, asked)
+            yield from page["data"]
+            if not page.get("has_more"):
+                return
+            asked["after"] = page["last_id"]
+
+    def events(
+        self, route: str, body: Mapping[str, Any] | None = None, *, method: str = "POST"
+    ) -> Iterator[Event]:
+        """Server-sent events until the server ends the stream; `error` events are raised."""
+        headers = {"Accept": "text/event-stream"}
+        with self._exchange(method, route, body=body, headers=headers) as answer:
+            for event in _events(answer):
+                if event.name == "error":
+                    raise from_answer(500, event.data)
+                yield event
+
+    @contextmanager
+    def download(self, route: str) -> Iterator[tuple[int | None, Iterator[bytes]]]:
+        """The length, where the server says it, and the bytes in chunks."""
+        headers = {"Accept": "application/octet-stream, application/json"}
+        with self._exchange("GET", route, headers=headers) as answer:
+            yield answer.length, iter(lambda: answer.read(_CHUNK), b"")
+
+    def upload(
+        self, route: str, file: Source, nbytes: int, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Send the rest of a file as the raw body, return the JSON answer."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(nbytes)}
+        with self._exchange("POST", route, raw=file, headers=headers, query=query) as answer:
+            return _decoded(answer.read())
+
+    def _call(self, method: str, route: str, **request: Any) -> Any:
+        with self._exchange(method, route, **request) as answer:
+            return _decoded(answer.read())
+
+    @contextmanager
+    def _exchange(
+        self,
+        method: str,
+        route: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        raw: Source | None = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[HTTPResponse]:
+        """One request on a connection of its own."""
+        sent = {**self._headers, **(headers or {})}
+        payload: bytes | Source | None = raw
+        if body is not None:
+            payload = json.dumps(body).encode()
+            sent["Content-Type"] = "application/json"
+        target = self._parts.path.rstrip("/") + route + (f"?{_query(query)}" if query else "")
+        connection = self._connect()
+        try:
+            answer = _send(connection, method, target, payload, sent)
+            if answer.status >= 400:
+                raise from_answer(answer.status, _decoded(answer.read()))
+            yield answer
+        except TimeoutError as error:
+            raise Unavailable(f"{self.url} gave no answer for {self._timeout_s:g} s") from error
+        except (ConnectionError, HTTPException) as error:
+            raise Unavailable(
+                f"{self.url} ended the connection before its answer was complete",
+                hint="Was the server stopped? What it acknowledged is kept; ask again.",
+            ) from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> HTTPConnection:
+        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
+        connection = kind(self._parts.netloc.rpartition("@")[2], timeout=CONNECT_S)
+        try:
+            connection.connect()
+        except (OSError, HTTPException) as error:
+            raise Unavailable(
+                f"no server answers at {self.url}",
+                hint="Start one with `statevisor serve`, or name another with --url.",
+            ) from error
+        connection.sock.settimeout(self._timeout_s)
+        return connection
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    return urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
+
+
+def _send(
+    connection: HTTPConnection,
+    method: str,
+    target: str,
+    payload: bytes | Source | None,
+    headers: Mapping[str, str],
+) -> HTTPResponse:
+    # A server that refuses a large body may answer and close before it has read everything.
+    try:
+        connection.request(method, target, body=payload, headers=headers)
+    except (BrokenPipeError, ConnectionResetError):
+        return connection.getresponse()
+    return connection.getresponse()
+
+
+def _decoded(body: bytes) -> Any:
+    if not body:
+        return None
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise StatevisorError(
+            f"the answer is not JSON: {body[:80]!r}", hint="Is there a statevisor behind this URL?"
+        ) from error
+
+
+def _events(answer: HTTPResponse) -> Iterator[Event]:
+    """Parse an event stream: blocks of `event:`, `id:` and `data:` lines; `:` is a heartbeat."""
+    name, ident, data = "message", None, list[str]()
+    for line in answer:
+        text = line.decode().rstrip("\r\n")
+        if not text:
+            if data:
+                yield Event(name=name, data=_decoded("\n".join(data).encode()), id=ident)
+            name, data = "message", []
+            continue
+        field, _, value = text.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            name = value
+        elif field == "id":
+            ident = value
+        elif field == "data":
+            data.append(value)

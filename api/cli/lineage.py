@@ -1,0 +1,116 @@
+"""Lineage: where an actor's states come from, as a tree, a graph or an answer about one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from statevisor.api.cli.arguments import ActorName, VersionName
+from statevisor.api.cli.client import fields, path
+from statevisor.api.cli.output import facts
+from statevisor.api.cli.remote import Remote, command
+
+
+class Format(StrEnum):
+    """How a lineage is drawn."""
+
+    TREE = "tree"
+    DOT = "dot"
+    MERMAID = "mermaid"
+    JSON = "json"
+
+
+class Direction(StrEnum):
+    """Which part of a lineage is drawn."""
+
+    ANCESTORS = "ancestors"
+    DESCENDANTS = "descendants"
+    BOTH = "both"
+
+
+def lineage(
+    remote: Remote,
+    actor: ActorName,
+    *,
+    form: Annotated[Format, typer.Option("--format")] = Format.TREE,
+    direction: Annotated[Direction, typer.Option()] = Direction.BOTH,
+    depth: Annotated[int | None, typer.Option(min=1, help="Steps at most.")] = None,
+) -> None:
+    """Draw where an actor comes from and what came of it."""
+    route = path("actors", actor, "lineage")
+    asked = fields(direction=direction, depth=depth)
+    if form in (Format.DOT, Format.MERMAID):
+        typer.echo(remote.client.text(route, {**asked, "format": form}).rstrip("\n"))
+        return
+    graph = remote.client.get(route, {**asked, "format": "json"})
+    if form is Format.JSON and remote.plain:
+        import json
+
+        typer.echo(json.dumps(graph, indent=2, ensure_ascii=False))
+    else:
+        remote.show(graph, tree)
+
+
+def tree(graph: Mapping[str, Any]) -> Iterator[str]:
+    """A lineage as an indented tree; a version with several parents hangs below its first.
+
+    A single child continues its parent's column, so that a long life is not a long staircase.
+    """
+    nodes = {node["handle"]: node for node in graph["nodes"]}
+    children: dict[str, list[str]] = {handle: [] for handle in nodes}
+    roots = []
+    for handle, node in nodes.items():
+        above = next((parent for parent in node["parents"] if parent in nodes), None)
+        if above is None:
+            roots.append(handle)
+        else:
+            children[above].append(handle)
+    # (handle, prefix of its own line, prefix of what hangs below it); a stack, for a life may be
+    # thousands of versions long
+    todo = [(root, "", "") for root in reversed(roots)]
+    while todo:
+        handle, first, rest = todo.pop()
+        yield first + _describe(nodes[handle])
+        below = children[handle]
+        if len(below) == 1:
+            todo.append((below[0], rest, rest))
+            continue
+        for child in reversed(below):
+            last = child is below[-1]
+            todo.append(
+                (child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+            )
+    if graph.get("truncated"):
+        yield "… (more: raise --depth)"
+
+
+def _describe(node: Mapping[str, Any]) -> str:
+    words = [node["handle"], node["op"]]
+    if node["rule"]:
+        words.append(node["rule"])
+    words.append(f"at {node['position']}")
+    words += [f"+{parent}" for parent in node["parents"][1:]]
+    words += [f"[{tag}]" for tag in node["tags"]]
+    if node["drift"]:
+        words.append("drift")
+    return " ".join(words)
+
+
+def blame(
+    remote: Remote,
+    version: VersionName,
+    *,
+    layer: Annotated[int, typer.Option("--layer", "-L", help="The layer asked about.")],
+) -> None:
+    """Name the mutation that last touched a layer."""
+    found = remote.client.get("/v1/lineage/blame", {"v": version, "layer": layer})
+    remote.show(found, lambda made: facts(made) if made else ["no mutation touched it"])
+
+
+def register(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    command(app, "lineage")(lineage)
+    command(app, "blame")(blame)
