@@ -22,5 +22,7 @@ class VisorConfig:
     checkpoint_tokens: int = (
         4096  #: tokens after which an idle actor is checkpointed in the background
     )
+    actors_in_memory: int = 10_000  #: above this, actors at rest are dropped from the table
     durability: Durability = "sync"
+    accept_drift: bool = False  #: replay journals of another build; the lineage says so for ever
     idempotency_s: int = 24 * 3600

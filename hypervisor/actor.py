@@ -1,0 +1,65 @@
+"""What is known of an actor while it is in memory: its committed record and where its bytes are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from statevisor.hypervisor import lifecycle
+from statevisor.hypervisor.lifecycle import Effect, Event, Power
+from statevisor.hypervisor.lineage import Path, same_state
+from statevisor.hypervisor.mailbox import Mailbox
+from statevisor.hypervisor.records import ActorRecord
+from statevisor.hypervisor.stream import TurnStream
+from statevisor.hypervisor.turn import Turn
+
+
+class Actor:
+    """One actor in memory. It lives on the event loop and is touched by nothing else."""
+
+    def __init__(self, record: ActorRecord, path: Path, mailbox: Mailbox, now: float) -> None:
+        self.record = record
+        self.path = path
+        self.mailbox = mailbox
+        self.used = now  #: seconds of the monotonic clock
+        self.slot: int | None = None
+        self.absorbed = 0  #: tokens its slot has taken in; meaningful while it holds one
+        self.imaged = 0  #: position of the newest image known on its path
+        self.turn: Turn | None = None
+        self.turns: dict[str, TurnStream] = {}  #: waiting and running turns, by id
+        self._power = Power.QUARANTINED if record.quarantine else Power.HIBERNATED
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def power(self) -> Power:
+        """What it is doing; changed by `happen` alone."""
+        return self._power
+
+    @property
+    def segment(self) -> int:
+        """The segment its transcript ends on."""
+        return self.record.segment
+
+    @property
+    def rest(self) -> int:
+        """How many tokens its state has absorbed between turns: all but the last."""
+        return max(self.record.position - 1, 0)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Key of the bytes in its slot (see lineage.same_state)."""
+        return same_state(self.path, self.absorbed)
+
+    def happen(self, event: Event) -> tuple[Effect, ...]:
+        """Advance the power; returns what the residency has to do. Raises: InvalidTransition."""
+        step = lifecycle.advance(self._power, event)
+        self._power = step.power
+        return step.effects
+
+    def committed(self) -> ActorRecord:
+        """The record with the position that readers may see, also in the middle of a turn."""
+        if self.turn is None:
+            return self.record
+        return replace(self.record, position=max(self.record.position, self.turn.committed))

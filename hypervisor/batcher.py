@@ -1,0 +1,67 @@
+"""Everything one guest needs to run its actors: engine thread, step loop, slots and frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from statevisor.hypervisor.config import VisorConfig
+from statevisor.hypervisor.engine import Engine
+from statevisor.hypervisor.loop import StepLoop
+from statevisor.hypervisor.ports import Catalog, Clock, Guest, HostFrames, Images, Meter
+from statevisor.hypervisor.residency import Residency
+
+#: Makes the host tier of a guest from its frame memory: (memory, bytes of a row) -> frames.
+FrameMaker = Callable[[memoryview, int], HostFrames]
+
+
+@dataclass(slots=True)
+class Batcher:
+    """One guest at work."""
+
+    guest: Guest
+    engine: Engine
+    loop: StepLoop
+    residency: Residency
+    created_us: int
+    task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to step."""
+        self.task = asyncio.create_task(self.loop.run(), name=f"step-loop-{self.guest.name}")
+
+    async def stop(self) -> None:
+        """Stop after the step that runs and end the engine thread."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+        await asyncio.to_thread(self.engine.close)
+
+
+def make_batcher(
+    guest: Guest,
+    *,
+    catalog: Catalog,
+    images: Images,
+    frames: FrameMaker,
+    config: VisorConfig,
+    clock: Clock,
+    meter: Meter,
+) -> Batcher:
+    """Put the parts of one guest together; the host budget is shared out in whole rows."""
+    engine = Engine(guest.name)
+    loop = StepLoop(guest, engine, config.step_tokens, clock, meter)
+    row_bytes = guest.layout.row_bytes
+    residency = Residency(
+        guest=guest,
+        engine=engine,
+        loop=loop,
+        frames=frames(guest.frames(config.host_bytes // row_bytes), row_bytes),
+        catalog=catalog,
+        images=images,
+        config=config,
+        clock=clock,
+        meter=meter,
+    )
+    return Batcher(guest, engine, loop, residency, clock.now_us())

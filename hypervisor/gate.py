@@ -1,0 +1,108 @@
+"""The output gate: no caller sees a token before the journal has it.
+
+Tokens of all turns are pushed here by the step loop. One task commits whatever has gathered as one
+packed group and then opens the gate for it; the next group is what gathered meanwhile. With
+`durability="async"` the gate is open at once and the journal follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from statevisor.hypervisor.commands import TokenEvent
+from statevisor.hypervisor.config import Durability
+from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.ports import Catalog, Clock, JournalEntry, Meter
+from statevisor.hypervisor.stream import TurnStream
+from statevisor.hypervisor.turn import Turn
+
+
+@dataclass(slots=True)
+class _Held:
+    """Tokens of one turn that wait for the next group."""
+
+    turn: Turn
+    segment: int
+    stream: TurnStream
+    events: list[TokenEvent]
+
+
+class OutputGate:
+    """Commits generated tokens in groups and releases them to their streams."""
+
+    def __init__(
+        self, catalog: Catalog, incarnation: int, durability: Durability, clock: Clock, meter: Meter
+    ) -> None:
+        self._catalog = catalog
+        self._incarnation = incarnation
+        self._open = durability == "async"
+        self._clock = clock
+        self._meter = meter
+        self._held: dict[str, _Held] = {}
+        self._wake = asyncio.Event()
+        self._failed: dict[str, StatevisorError] = {}
+        self._commits: dict[str, asyncio.Event] = {}
+
+    def push(self, turn: Turn, segment: int, stream: TurnStream, event: TokenEvent) -> None:
+        """Take one drawn token; what follows a failed group is never committed."""
+        if turn.id in self._failed:
+            return
+        held = self._held.get(turn.id)
+        if held is None:
+            self._held[turn.id] = _Held(turn, segment, stream, [event])
+            self._commits.setdefault(turn.id, asyncio.Event()).clear()
+        else:
+            held.events.append(event)
+        if self._open:
+            stream.put(event)
+        self._wake.set()
+
+    async def settled(self, turn: Turn) -> None:
+        """Wait until every pushed token of a turn is committed. Raises: what the commit raised."""
+        pending = self._commits.get(turn.id)
+        if pending is not None:
+            await pending.wait()
+            self._commits.pop(turn.id, None)
+        error = self._failed.pop(turn.id, None)
+        if error is not None:
+            raise error
+
+    async def run(self) -> None:
+        """Commit groups until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            group = {key: held for key, held in self._held.items() if key not in self._failed}
+            self._held = {}
+            if group:
+                await self._commit(group)
+
+    async def _commit(self, group: dict[str, _Held]) -> None:
+        entries = [
+            JournalEntry(
+                turn_id=held.turn.id,
+                segment=held.segment,
+                position=held.events[0].position,
+                tokens=tuple(event.token for event in held.events),
+            )
+            for held in group.values()
+        ]
+        began = self._clock.monotonic()
+        try:
+            await self._catalog.journal(entries, incarnation=self._incarnation)
+        except StatevisorError as error:
+            for held in group.values():
+                self._failed[held.turn.id] = error
+                held.turn.cancel()
+        else:
+            self._meter.observe("journal_commit_seconds", self._clock.monotonic() - began)
+            self._meter.observe("journal_group_rows", float(len(entries)))
+            for held in group.values():
+                held.turn.committed = held.events[-1].position + 1
+                if not self._open:
+                    for event in held.events:
+                        held.stream.put(event)
+        for held in group.values():
+            if held.turn.id not in self._held:
+                self._commits[held.turn.id].set()

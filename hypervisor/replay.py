@@ -1,0 +1,37 @@
+"""A feed that absorbs known tokens and draws nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from statevisor.hypervisor.plan import RowResult
+from statevisor.hypervisor.sampling import Draw
+
+
+class Replay:
+    """Feeds `tokens` into a slot; `ended` holds the error or None once the loop has let go."""
+
+    def __init__(self, slot: int, tokens: Sequence[int]) -> None:
+        self.slot = slot
+        self.taken = 0
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._tokens = tokens
+
+    def due(self, limit: int) -> Sequence[int]:
+        return self._tokens[self.taken : self.taken + limit]
+
+    def closes(self, count: int) -> bool:
+        return self.taken + count == len(self._tokens)
+
+    def draw(self) -> Draw | None:
+        return None
+
+    def absorbed(self, count: int) -> None:
+        self.taken += count
+
+    def drawn(self, result: RowResult) -> None:
+        raise AssertionError("a replay draws nothing")
+
+    def closed(self, error: Exception | None) -> None:
+        self.ended.set_result(error)

@@ -1,0 +1,515 @@
+"""How an actor gets into a slot and out of it again.
+
+Every method that moves an actor expects its mailbox to be held by the caller. Bytes go slot ->
+frame -> image and back; which of them exist never matters for correctness: whatever is missing is
+replayed from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from statevisor.hypervisor import placement
+from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.config import VisorConfig
+from statevisor.hypervisor.engine import Engine
+from statevisor.hypervisor.errors import (
+    ActorQuarantined,
+    ImageCorrupt,
+    IncompatibleImage,
+    NoFreeSlot,
+)
+from statevisor.hypervisor.lifecycle import Effect, Event, Power
+from statevisor.hypervisor.lineage import same_state
+from statevisor.hypervisor.loop import NotFinite, StepLoop
+from statevisor.hypervisor.ports import (
+    Catalog,
+    Clock,
+    Guard,
+    Guest,
+    HostFrames,
+    ImageMeta,
+    Images,
+    Meter,
+)
+from statevisor.hypervisor.records import ImageRef
+from statevisor.hypervisor.replay import Replay
+from statevisor.hypervisor.slots import SlotTable
+from statevisor.hypervisor.vocab import Tier
+
+NOT_FINITE = "the state is not finite"
+
+
+class Residency:
+    """The slots and frames of one guest and the actors that hold them."""
+
+    def __init__(
+        self,
+        *,
+        guest: Guest,
+        engine: Engine,
+        loop: StepLoop,
+        frames: HostFrames,
+        catalog: Catalog,
+        images: Images,
+        config: VisorConfig,
+        clock: Clock,
+        meter: Meter,
+    ) -> None:
+        self._guest = guest
+        self._engine = engine
+        self._loop = loop
+        self.frames = frames
+        self._catalog = catalog
+        self._images = images
+        self._config = config
+        self._clock = clock
+        self._meter = meter
+        self._freed = asyncio.Event()
+        self._queue = asyncio.Lock()
+        self.slots = SlotTable(guest.slots)
+        self.actors: dict[str, Actor] = {}  #: actors with a slot or a frame
+
+    # -- queries ---------------------------------------------------------------------------------
+    def tier(self, actor: Actor) -> Tier:
+        """Where the newest bytes of an actor are."""
+        if actor.slot is not None:
+            return Tier.GPU
+        return Tier.HOST if self.frames.get(actor.id) is not None else Tier.NVME
+
+    def candidates(self, tier: Tier) -> tuple[placement.Candidate, ...]:
+        """The actors of a tier as the placement policy sees them."""
+        return tuple(
+            placement.Candidate(a.id, a.used, a.record.pinned, a.mailbox.held)
+            for a in self.actors.values()
+            if self.tier(a) is tier
+        )
+
+    def meta(self, position: int, absorbed: int, pending: Sequence[int]) -> ImageMeta:
+        """What an image of this guest says of itself."""
+        return ImageMeta(
+            layout=self._guest.layout,
+            fingerprints=self._guest.fingerprints,
+            position=position,
+            absorbed=absorbed,
+            pending=tuple(pending),
+        )
+
+    # -- into a slot -----------------------------------------------------------------------------
+    async def resume(self, actor: Actor) -> None:
+        """Give the actor a slot with all but its pending token absorbed.
+
+        Raises: NoFreeSlot, ActorQuarantined, ImageCorrupt, IncompatibleImage.
+        """
+        actor.used = self._clock.monotonic()
+        if actor.power is Power.QUARANTINED:
+            raise ActorQuarantined(f"{actor.record.name} is quarantined: {actor.record.quarantine}")
+        if actor.power is Power.HIBERNATED:
+            await self._enter(actor)
+        elif actor.absorbed < actor.rest:
+            await self._advance(actor)
+
+    async def _enter(self, actor: Actor) -> None:
+        began = self._clock.monotonic()
+        source = self.tier(actor)
+        slot = await self._take(actor.id)
+        actor.happen(Event.RESUME)
+        actor.slot = slot
+        self.actors[actor.id] = actor
+        try:
+            actor.absorbed = await self._fill(actor, slot)
+            await self._replay(slot, actor)
+        except ImageCorrupt as error:
+            await self.poison(actor, error.detail)
+            raise
+        except NotFinite:
+            await self.poison(actor, NOT_FINITE)
+            raise ActorQuarantined(f"{actor.record.name}: {NOT_FINITE}") from None
+        except BaseException:
+            self._apply(actor, Event.FAILED)
+            raise
+        self._apply(actor, Event.LOADED)
+        self._moved(source, Tier.GPU)
+        self._meter.observe("resume_seconds", self._clock.monotonic() - began)
+
+    async def _advance(self, actor: Actor) -> None:
+        """Catch up what a cancelled prompt left pending."""
+        assert actor.slot is not None
+        self._apply(actor, Event.TURN)
+        try:
+            await self._replay(actor.slot, actor)
+        except NotFinite:
+            await self.poison(actor, NOT_FINITE)
+            raise ActorQuarantined(f"{actor.record.name}: {NOT_FINITE}") from None
+        except BaseException:
+            self._apply(actor, Event.FAILED)
+            raise
+        self._apply(actor, Event.TURN_DONE)
+
+    async def _fill(self, actor: Actor, slot: int) -> int:
+        """Load the nearest state into the slot; returns how many tokens it has absorbed."""
+        frame = self.frames.get(actor.id)
+        if frame is not None and frame.segment == actor.segment:
+            try:
+                view = self.frames.view(actor.id)
+            except ImageCorrupt:
+                # the frame is a copy; the journal can make the state again
+                self._meter.count("image_checksum_failures_total")
+            else:
+                await self._engine.run(self._guest.load, slot, view)
+                return frame.absorbed
+        twin = self._twin(actor)
+        if twin is not None:
+            assert twin.slot is not None
+            absorbed = twin.absorbed
+            await self._engine.run(self._guest.copy, twin.slot, (slot,))
+            return absorbed
+        absorbed, imaged = await self._load(slot, actor.segment, actor.record.position, actor)
+        actor.imaged = imaged
+        return absorbed
+
+    def _twin(self, actor: Actor) -> Actor | None:
+        """An idle actor whose slot holds exactly the state this one rests at.
+
+        The copy is handed to the engine before anything else can be, so that no later step of the
+        twin can run first.
+        """
+        wanted = same_state(actor.path, actor.rest)
+        for other in self.actors.values():
+            resting = other.power is Power.IDLE and other.slot is not None
+            if other is not actor and resting and actor.rest and other.state == wanted:
+                return other
+        return None
+
+    async def _load(
+        self, slot: int, segment: int, position: int, actor: Actor | None = None
+    ) -> tuple[int, int]:
+        """Fill a slot from the nearest image at or before a position, or with the empty state."""
+        found = await self._catalog.nearest_image(segment, position)
+        if found is None:
+            await self._engine.run(self._guest.clear, slot)
+            if actor is not None and actor.rest:
+                await self._same_build(actor)
+            return 0, 0
+        at, ref = found
+        row = await self.read(ref)
+        await self._engine.run(self._guest.load, slot, memoryview(row[0]))
+        if actor is not None and row[1].absorbed < actor.rest:
+            await self._same_build(actor)
+        return row[1].absorbed, at
+
+    async def _same_build(self, actor: Actor) -> None:
+        """Refuse to replay what another build has made, unless drift is accepted."""
+        head = await self._catalog.version(f"{actor.id}@{actor.record.head}")
+        if head.build is None or head.build == self._guest.fingerprints.build:
+            return
+        if not self._config.accept_drift:
+            raise IncompatibleImage(
+                f"{actor.record.name} has tokens that only a replay can absorb, and another build "
+                "generated them: the result would not be the same bits",
+                hint="Start the old build once and drain it, or serve with --accept-drift.",
+            )
+        guard = Guard(epoch=actor.record.epoch)
+        actor.record = await self._catalog.update(actor.id, guard=guard, drift=True)
+
+    async def _replay(self, slot: int, actor: Actor) -> None:
+        if actor.absorbed >= actor.rest:
+            return
+        tokens = await self.tokens(actor.segment, actor.absorbed, actor.rest)
+        replay = Replay(slot, tokens)
+        self._loop.add(replay)
+        error = await replay.ended
+        actor.absorbed += replay.taken
+        self._meter.count("replayed_tokens_total", replay.taken)
+        if error is not None:
+            raise error
+
+    async def tokens(self, segment: int, start: int, stop: int) -> tuple[int, ...]:
+        """The tokens of a path in start..stop."""
+        if start >= stop:
+            return ()
+        runs = await self._catalog.transcript(segment, start, stop)
+        return tuple(token for run in runs for token in run.tokens)
+
+    async def read(self, ref: ImageRef) -> tuple[bytearray, ImageMeta]:
+        """An image's row, checked against its digest and this guest's fingerprints."""
+        mine = self._guest.fingerprints
+        if ref.layout != mine.layout or ref.weights != mine.weights:
+            raise IncompatibleImage(f"image {ref.digest} belongs to another model")
+        row = bytearray(self._guest.layout.row_bytes)
+        try:
+            meta = await self._images.get(ref, memoryview(row))
+        except ImageCorrupt:
+            self._meter.count("image_checksum_failures_total")
+            raise
+        return row, meta
+
+    # -- out of a slot ---------------------------------------------------------------------------
+    async def hibernate(self, actor: Actor, tier: Tier) -> None:
+        """Move an idle or host-tier actor down; when it returns the move is done.
+
+        Raises: ActorQuarantined, NoFreeSlot, ImageCorrupt.
+        """
+        began = self._clock.monotonic()
+        source = self.tier(actor)
+        if actor.power is Power.QUARANTINED:
+            raise ActorQuarantined(f"{actor.record.name} is quarantined: {actor.record.quarantine}")
+        if source is Tier.NVME or source is tier:
+            return
+        if source is Tier.GPU and actor.absorbed < actor.rest:
+            await self._advance(actor)
+        if tier is Tier.HOST:
+            await self._to_host(actor)
+        elif source is Tier.HOST:
+            await self._demote(actor)
+        else:
+            await self._to_nvme(actor)
+        self._moved(source, tier)
+        self._meter.observe("hibernate_seconds", self._clock.monotonic() - began)
+
+    async def _demote(self, actor: Actor) -> None:
+        try:
+            await self._write(actor, bytes(self.frames.view(actor.id)), actor.rest)
+        except ImageCorrupt:
+            # the frame is gone; it was a copy, and the journal can make the state again
+            self._meter.count("image_checksum_failures_total")
+        else:
+            self.frames.drop(actor.id)
+        self.actors.pop(actor.id, None)
+
+    async def _to_host(self, actor: Actor) -> None:
+        await self._frame_room(actor)
+        assert actor.slot is not None
+        self._apply(actor, Event.HIBERNATE)
+        frame = self.frames.lend(actor.id, actor.segment, actor.absorbed)
+        try:
+            await self._engine.run(self._guest.save, actor.slot, frame)
+        except BaseException:
+            self.frames.drop(actor.id)
+            self._apply(actor, Event.FAILED)
+            raise
+        self.frames.seal(actor.id)
+        self._apply(actor, Event.SAVED)
+        self.actors[actor.id] = actor
+
+    async def _frame_room(self, actor: Actor) -> None:
+        """Move the oldest frames on to nvme until one is free."""
+        while self.frames.used >= self.frames.capacity:
+            for key in self.frames.oldest():
+                other = self.actors[key]
+                if other is actor or not other.mailbox.try_enter():
+                    continue
+                try:
+                    await self.hibernate(other, Tier.NVME)
+                finally:
+                    other.mailbox.leave()
+                break
+            else:
+                raise NoFreeSlot("the host tier is full and every actor in it is busy")
+
+    async def _to_nvme(self, actor: Actor) -> None:
+        self._apply(actor, Event.HIBERNATE)
+        try:
+            row = await self._save(actor)
+        except BaseException:
+            self._apply(actor, Event.FAILED)
+            raise
+        absorbed = actor.absorbed
+        self._apply(actor, Event.SAVED)
+        await self._write(actor, row, absorbed)
+
+    async def _save(self, actor: Actor) -> bytearray:
+        assert actor.slot is not None
+        row = bytearray(self._guest.layout.row_bytes)
+        await self._engine.run(self._guest.save, actor.slot, memoryview(row))
+        return row
+
+    async def row(self, actor: Actor) -> bytearray:
+        """The bytes of an idle actor's state; its mailbox is held."""
+        return await self._save(actor)
+
+    async def checkpoint(self, actor: Actor) -> ImageRef | None:
+        """Write the image of an idle actor where it stands; None for the empty state."""
+        return await self._write(actor, await self._save(actor), actor.absorbed)
+
+    async def _write(self, actor: Actor, row: bytes | bytearray, absorbed: int) -> ImageRef | None:
+        position = actor.record.position
+        found = await self._catalog.image_at(actor.segment, position)
+        if found is None and absorbed:
+            pending = await self.tokens(actor.segment, absorbed, position)
+            meta = self.meta(position, absorbed, pending)
+            found = await self.keep(actor.segment, position, row, meta)
+        actor.imaged = position
+        return found
+
+    async def keep(
+        self, segment: int, position: int, row: bytes | bytearray, meta: ImageMeta
+    ) -> ImageRef:
+        """Make one row durable and name it as the image of a place."""
+        ref = await self.store(row, meta)
+        await self._catalog.add_image(segment, position, ref)
+        return ref
+
+    async def store(self, row: bytes | bytearray, meta: ImageMeta) -> ImageRef:
+        """Make one row durable; an image of the same digest is used again."""
+        known = await self._catalog.image(self._images.digest(memoryview(row), meta))
+        return known or await self._images.put(memoryview(row), meta)
+
+    async def replace(self, actor: Actor, row: bytes) -> None:
+        """Overwrite an idle actor's slot with the state its head has just moved to."""
+        assert actor.slot is not None
+        await self._engine.run(self._guest.load, actor.slot, memoryview(row))
+        actor.imaged = actor.record.position
+
+    def discard(self, actor: Actor) -> None:
+        """Forget the actor's bytes: they are no longer its state."""
+        if actor.power is Power.IDLE or actor.power is Power.HIBERNATED:
+            self._apply(actor, Event.DISCARD)
+            self._drop_frame(actor)
+
+    async def poison(self, actor: Actor, reason: str) -> None:
+        """Quarantine the actor: its slot is freed and it is not scheduled again."""
+        self._apply(actor, Event.POISONED)
+        guard = Guard(epoch=actor.record.epoch)
+        actor.record = await self._catalog.quarantine(actor.id, reason, guard=guard)
+
+    def begin(self, actor: Actor) -> None:
+        """A turn takes the slot."""
+        self._apply(actor, Event.TURN)
+
+    def settle(self, actor: Actor, *, failed: bool = False) -> None:
+        """A turn lets go of the slot; if it failed the slot is freed and the journal decides."""
+        self._apply(actor, Event.FAILED if failed else Event.TURN_DONE)
+
+    def cure(self, actor: Actor) -> None:
+        """A rollback has lifted the quarantine."""
+        if actor.power is Power.QUARANTINED:
+            self._apply(actor, Event.CURED)
+
+    def delete(self, actor: Actor) -> None:
+        """Free all that a deleted actor holds."""
+        self._apply(actor, Event.DELETE)
+        self._drop_frame(actor)
+
+    # -- throw-away slots ------------------------------------------------------------------------
+    @asynccontextmanager
+    async def scratch(self, owner: str) -> AsyncIterator[int]:
+        """A slot that belongs to no actor, for a block."""
+        slot = await self._take(owner)
+        try:
+            yield slot
+        finally:
+            self._give(slot, owner)
+
+    async def copy(self, actor: Actor, slot: int) -> None:
+        """Copy an idle actor's state into a throw-away slot."""
+        assert actor.slot is not None
+        await self._engine.run(self._guest.copy, actor.slot, (slot,))
+
+    async def derive(
+        self, owner: str, segment: int, position: int, *, before: int | None = None
+    ) -> tuple[bytearray, int, int]:
+        """The row of a place, worked out in a throw-away slot: row, absorbed, tokens replayed.
+
+        `before` bounds the position of the image to begin from.
+        """
+        rest = max(position - 1, 0)
+        start = position if before is None else before
+        async with self.scratch(owner) as slot:
+            absorbed, _ = await self._load(slot, segment, start)
+            tokens = await self.tokens(segment, absorbed, rest)
+            if tokens:
+                replay = Replay(slot, tokens)
+                self._loop.add(replay)
+                error = await replay.ended
+                if error is not None:
+                    raise error
+            row = bytearray(self._guest.layout.row_bytes)
+            await self._engine.run(self._guest.save, slot, memoryview(row))
+            return row, max(absorbed, rest), len(tokens)
+
+    def _moved(self, source: Tier, target: Tier) -> None:
+        labels = {"from": source.value, "to": target.value}
+        self._meter.count("tier_moves_total", 1, **labels)
+
+    # -- slots -----------------------------------------------------------------------------------
+    async def _take(self, owner: str) -> int:
+        """A free slot; makes room by moving the least recently used actor down a tier.
+
+        Whoever asks first is served first. Raises: NoFreeSlot after `slot_wait_s`.
+        """
+        deadline = asyncio.get_running_loop().time() + self._config.slot_wait_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._queue.acquire()
+        except TimeoutError:
+            raise self._full() from None
+        try:
+            while not self.slots.free:
+                self._freed.clear()
+                if await self._make_room():
+                    continue
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._freed.wait()
+                except TimeoutError:
+                    raise self._full() from None
+            return self.slots.take(owner)
+        finally:
+            self._queue.release()
+
+    def _full(self) -> NoFreeSlot:
+        wait = self._config.slot_wait_s
+        return NoFreeSlot(f"all {self.slots.capacity} slots were busy for {wait:g} s")
+
+    async def _make_room(self) -> bool:
+        for key in placement.victims(self.candidates(Tier.GPU)):
+            victim = self.actors[key]
+            if victim.power is not Power.IDLE or not victim.mailbox.try_enter():
+                continue
+            try:
+                await self.hibernate(victim, self._next_tier())
+            finally:
+                victim.mailbox.leave()
+            return True
+        return False
+
+    def _next_tier(self) -> Tier:
+        if self.frames.used < self.frames.capacity:
+            return Tier.HOST
+        movable = any(not self.actors[key].mailbox.held for key in self.frames.oldest())
+        return Tier.HOST if movable else Tier.NVME
+
+    def wake(self) -> None:
+        """Something became idle: whoever waits for a slot may look again."""
+        self._freed.set()
+
+    def _give(self, slot: int, owner: str) -> None:
+        self.slots.give(slot, owner)
+        self._freed.set()
+
+    def _apply(self, actor: Actor, event: Event) -> None:
+        for effect in actor.happen(event):
+            if effect is Effect.FREE_SLOT:
+                assert actor.slot is not None
+                self._give(actor.slot, actor.id)
+                actor.slot = None
+                self.actors.pop(actor.id, None)
+            elif effect is Effect.DROP_FRAME:
+                self._drop_frame(actor)
+        self._freed.set()
+
+    def _drop_frame(self, actor: Actor) -> None:
+        if self.frames.get(actor.id) is not None:
+            self.frames.drop(actor.id)
+            if actor.slot is None:
+                self.actors.pop(actor.id, None)
+
+    def check(self) -> None:
+        """Raise AssertionError unless slots and actors agree."""
+        self.slots.check()
+        for actor in self.actors.values():
+            if actor.slot is not None:
+                assert self.slots.owner(actor.slot) == actor.id

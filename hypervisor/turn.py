@@ -1,0 +1,149 @@
+"""One turn in memory: which tokens are due, what was drawn, when to stop, what text came of it.
+
+A turn is a feed of the step loop. It is told what its row gave and decides by itself; everything
+that takes time (the journal, the client) happens outside, through `push`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from statevisor.hypervisor.commands import TokenEvent
+from statevisor.hypervisor.plan import Logprobs, RowResult
+from statevisor.hypervisor.ports import Tokenizer
+from statevisor.hypervisor.sampling import Draw, PenaltyCounts, SamplerSettings
+from statevisor.hypervisor.text import StopMatcher, TextStream
+from statevisor.hypervisor.vocab import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a turn is to do, as its journal row keeps it."""
+
+    settings: SamplerSettings = field(default_factory=SamplerSettings)
+    seed: int = 0
+    max_tokens: int = 0  #: 0: absorb only
+    stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()  #: end-of-text ids included unless ignored
+
+
+class Turn:
+    """The feed of one turn."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        slot: int,
+        goal: Goal,
+        gap: Sequence[int],
+        position: int,
+        counts: PenaltyCounts,
+        tokenizer: Tokenizer,
+        push: Callable[[Turn, TokenEvent], None],
+    ) -> None:
+        self.id = id
+        self.slot = slot
+        self.position = position  #: length of the transcript, generated tokens included
+        self.start = position  #: position of the first generated token
+        self.committed = position  #: how far the journal is durable
+        self.taken = 0  #: tokens absorbed since the turn began
+        self.generated: list[int] = []
+        self.logprobs: list[Logprobs] = []
+        self.finish: FinishReason | None = None
+        self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._goal = goal
+        self._tokens = list(gap)
+        self._next = 0
+        self._counts = counts
+        self._tokenizer = tokenizer
+        self._text = TextStream()
+        self._stops = StopMatcher(goal.stop)
+        self._pieces: list[str] = []
+        self._push = push
+        self._cancelled = False
+
+    @property
+    def text(self) -> str:
+        """The answer so far, cut at a stop string."""
+        return "".join(self._pieces)
+
+    def replayed(self, tokens: Sequence[int]) -> list[TokenEvent]:
+        """Take tokens that an earlier, broken attempt at this turn has committed already."""
+        events = [self._take(token, None) for token in tokens]
+        self.committed = self.position
+        return events
+
+    def cancel(self) -> None:
+        """End the turn after the step that runs now."""
+        self._cancelled = True
+
+    # -- the feed --------------------------------------------------------------------------------
+    def due(self, limit: int) -> Sequence[int]:
+        if self.finish is not None or self._cancelled:
+            return ()
+        # where nothing is drawn the last token stays pending, as after every turn
+        stop = len(self._tokens) - (1 if self._goal.max_tokens == 0 else 0)
+        return self._tokens[self._next : min(self._next + limit, stop)]
+
+    def closes(self, count: int) -> bool:
+        return self._goal.max_tokens > 0 and self._next + count == len(self._tokens)
+
+    def draw(self) -> Draw | None:
+        return Draw(
+            seed=self._goal.seed,
+            position=self.position,
+            settings=self._goal.settings,
+            bias=self._counts.bias(self.position),
+        )
+
+    def absorbed(self, count: int) -> None:
+        self._next += count
+        self.taken += count
+
+    def drawn(self, result: RowResult) -> None:
+        assert result.token is not None
+        self._tokens, self._next = [result.token], 0
+        self._push(self, self._take(result.token, result.logprobs))
+
+    def closed(self, error: Exception | None) -> None:
+        if self.finish is None:
+            self.finish = FinishReason.ERROR if error else self._quiet_end()
+            self._pieces.append(self._rest())
+        self.ended.set_result(error)
+
+    # -- what a token means ----------------------------------------------------------------------
+    def _quiet_end(self) -> FinishReason:
+        return FinishReason.CANCELLED if self._cancelled else FinishReason.STOP
+
+    def _take(self, token: int, logprobs: Logprobs | None) -> TokenEvent:
+        index = len(self.generated)
+        place = self.position
+        self.generated.append(token)
+        self.position += 1
+        self._counts.add(token, place)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+        piece = "" if token in self._goal.stop_ids else self._say(token)
+        self.finish = self._decide(token)
+        if self.finish is not None:
+            piece += self._rest()
+        self._pieces.append(piece)
+        return TokenEvent(index=index, position=place, token=token, text=piece, logprobs=logprobs)
+
+    def _say(self, token: int) -> str:
+        return self._stops.feed(self._text.feed(self._tokenizer.token_bytes(token)))
+
+    def _rest(self) -> str:
+        if self._stops.stopped:
+            return ""
+        return self._stops.feed(self._text.flush()) + self._stops.flush()
+
+    def _decide(self, token: int) -> FinishReason | None:
+        if token in self._goal.stop_ids or self._stops.stopped:
+            return FinishReason.STOP
+        if len(self.generated) >= self._goal.max_tokens:
+            return FinishReason.LENGTH
+        return FinishReason.CANCELLED if self._cancelled else None

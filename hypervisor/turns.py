@@ -1,0 +1,313 @@
+"""How a turn is opened, run and closed.
+
+What is on disk between the steps: nothing before `begin_turn`; the prompt and an open turn after
+it; a longer and longer journal while it runs; a version once `end_turn` has committed. A crash
+anywhere leaves an open turn, which recovery closes at its last committed token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any
+
+from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.batcher import Batcher
+from statevisor.hypervisor.commands import TokenEvent, TurnView
+from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError
+from statevisor.hypervisor.gate import OutputGate
+from statevisor.hypervisor.loop import NotFinite
+from statevisor.hypervisor.ports import Catalog, Clock, Guard, Tokenizer
+from statevisor.hypervisor.records import TurnRecord
+from statevisor.hypervisor.residency import NOT_FINITE
+from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
+from statevisor.hypervisor.stream import TurnStream
+from statevisor.hypervisor.turn import Goal, Turn
+from statevisor.hypervisor.vocab import FinishReason
+
+
+def goal_record(goal: Goal) -> Mapping[str, Any]:
+    """A goal as its turn's row keeps it."""
+    return {
+        **asdict(goal.settings),
+        "seed": goal.seed,
+        "max_tokens": goal.max_tokens,
+        "stop": list(goal.stop),
+        "stop_ids": sorted(goal.stop_ids),
+    }
+
+
+def goal_from(record: Mapping[str, Any]) -> Goal:
+    """The goal that `goal_record` kept."""
+    rest = dict(record)
+    return Goal(
+        seed=rest.pop("seed"),
+        max_tokens=rest.pop("max_tokens"),
+        stop=tuple(rest.pop("stop")),
+        stop_ids=frozenset(rest.pop("stop_ids")),
+        settings=SamplerSettings(**rest),
+    )
+
+
+class Turns:
+    """Runs turns of resident actors; the caller holds the actor's mailbox."""
+
+    def __init__(self, catalog: Catalog, gate: OutputGate, clock: Clock) -> None:
+        self._catalog = catalog
+        self._gate = gate
+        self._clock = clock
+
+    async def run(
+        self,
+        actor: Actor,
+        batcher: Batcher,
+        stream: TurnStream,
+        goal: Goal,
+        prompt: Sequence[int],
+        guard: Guard,
+        opened: asyncio.Future[None],
+        *,
+        carried: TurnRecord | None = None,
+    ) -> TurnView:
+        """Open a turn, step it to its end, close it.
+
+        `carried` is a broken attempt at the same turn: its prompt and tokens are in the transcript
+        and its tokens are told again. Raises what kept it from being opened or recorded.
+        """
+        residency = batcher.residency
+        await residency.resume(actor)
+        if carried is None:
+            record = TurnRecord(
+                id=stream.turn_id,
+                actor_id=actor.id,
+                segment=actor.segment,
+                start=actor.record.position,
+                prompt_tokens=len(prompt),
+                settings=goal_record(goal),
+                position=actor.record.position + len(prompt),
+                created_at=self._clock.now_us(),
+            )
+        else:
+            record = replace(
+                carried, id=stream.turn_id, segment=actor.segment, finish=None, broken=False
+            )
+        actor.record = await self._catalog.begin_turn(record, prompt, guard=guard)
+        if not opened.done():
+            opened.set_result(None)
+        turn = await self._turn(actor, batcher, stream, goal, record)
+        actor.turn = turn
+        stream.on_cancel(turn.cancel)
+        residency.begin(actor)
+        batcher.loop.add(turn)
+        error = await turn.ended
+        return await self._close(actor, batcher, stream, turn, record, error)
+
+    async def _turn(
+        self,
+        actor: Actor,
+        batcher: Batcher,
+        stream: TurnStream,
+        goal: Goal,
+        record: TurnRecord,
+    ) -> Turn:
+        """The feed of an opened turn, with whatever a broken attempt has generated already."""
+        residency, position = batcher.residency, actor.record.position
+        begin = record.start + record.prompt_tokens
+        told = await residency.tokens(actor.segment, begin, position)
+        segment = actor.segment
+
+        def push(turn: Turn, event: TokenEvent) -> None:
+            self._gate.push(turn, segment, stream, event)
+
+        turn = Turn(
+            id=stream.turn_id,
+            slot=_held(actor),
+            goal=goal,
+            gap=await residency.tokens(actor.segment, actor.absorbed, position),
+            position=begin,
+            counts=await self._counts(actor, goal, begin, prompted=record.prompt_tokens > 0),
+            tokenizer=batcher.guest.tokenizer,
+            push=push,
+        )
+        for event in turn.replayed(told):
+            stream.put(event)
+        return turn
+
+    async def _counts(
+        self, actor: Actor, goal: Goal, begin: int, *, prompted: bool
+    ) -> PenaltyCounts:
+        """Counts of the tokens generated since the last prompt token before `begin`."""
+        counts = PenaltyCounts(settings=goal.settings)
+        if goal.settings.penalised and goal.max_tokens and not prompted:
+            run: list[int] = []
+            for piece in await self._catalog.transcript(actor.segment, actor.record.base, begin):
+                run = [*run, *piece.tokens] if piece.kind == "generated" else []
+            counts.extend(run, begin - len(run))
+        return counts
+
+    async def _close(
+        self,
+        actor: Actor,
+        batcher: Batcher,
+        stream: TurnStream,
+        turn: Turn,
+        record: TurnRecord,
+        error: Exception | None,
+    ) -> TurnView:
+        actor.absorbed += turn.taken
+        failed: StatevisorError | None = None
+        try:
+            await self._gate.settled(turn)
+        except StatevisorError as fault:
+            failed = fault
+        finish = turn.finish or FinishReason.ERROR
+        position = turn.position if failed is None else turn.committed
+        finish = FinishReason.ERROR if failed is not None else finish
+        view = _view(actor, turn, record, finish, position)
+        try:
+            actor.record, _ = await self._catalog.end_turn(
+                turn.id,
+                finish=finish,
+                position=position,
+                text=view.text,
+                result=turn_result(view),
+                guard=Guard(epoch=actor.record.epoch),
+            )
+        except BaseException:
+            batcher.residency.settle(actor, failed=True)
+            raise
+        finally:
+            actor.turn = None
+        code = await self._let_go(actor, batcher, error, failed)
+        actor.used = self._clock.monotonic()
+        return replace(view, error=code)
+
+    async def _let_go(
+        self,
+        actor: Actor,
+        batcher: Batcher,
+        error: Exception | None,
+        failed: StatevisorError | None,
+    ) -> str | None:
+        if isinstance(error, NotFinite):
+            await batcher.residency.poison(actor, NOT_FINITE)
+            return ActorQuarantined.code
+        batcher.residency.settle(actor, failed=error is not None or failed is not None)
+        if failed is not None:
+            return failed.code
+        return StatevisorError.code if error is not None else None
+
+    async def throw_away(
+        self,
+        actor: Actor,
+        batcher: Batcher,
+        stream: TurnStream,
+        goal: Goal,
+        prompt: Sequence[int],
+        opened: asyncio.Future[None],
+    ) -> TurnView:
+        """Run a turn on a copy of the actor's state; nothing is journalled or changed.
+
+        Leaves the actor's mailbox as soon as the copy is made.
+        """
+        residency = batcher.residency
+        with ExitStack() as held:
+            held.callback(actor.mailbox.leave)
+            await residency.resume(actor)
+            async with residency.scratch(stream.turn_id) as slot:
+                await residency.copy(actor, slot)
+                record, absorbed, position = actor.record, actor.absorbed, actor.record.position
+                turn = Turn(
+                    id=stream.turn_id,
+                    slot=slot,
+                    goal=goal,
+                    gap=[*await residency.tokens(actor.segment, absorbed, position), *prompt],
+                    position=position + len(prompt),
+                    counts=await self._counts(actor, goal, position, prompted=bool(prompt)),
+                    tokenizer=batcher.guest.tokenizer,
+                    push=lambda _, event: stream.put(event),
+                )
+                held.close()
+                if not opened.done():
+                    opened.set_result(None)
+                stream.on_cancel(turn.cancel)
+                batcher.loop.add(turn)
+                error = await turn.ended
+        view = TurnView(
+            id=stream.turn_id,
+            actor=record.name,
+            text=turn.text,
+            token_ids=tuple(turn.generated),
+            finish=turn.finish or FinishReason.ERROR,
+            position=position,
+            durable_position=position,
+            generation=record.generation,
+            prompt_tokens=len(prompt),
+            logprobs=tuple(turn.logprobs) if goal.settings.logprobs is not None else None,
+        )
+        if isinstance(error, NotFinite):
+            return replace(view, error=ActorQuarantined.code)
+        return replace(view, error=StatevisorError.code if error is not None else None)
+
+    async def recover(self, tokenizers: Mapping[str, Tokenizer]) -> int:
+        """Close the turns that a crash has left open, at their last committed token."""
+        turns = await self._catalog.open_turns()
+        for turn in turns:
+            actor = await self._catalog.actor(turn.actor_id)
+            text = ""
+            tokenizer = tokenizers.get(actor.model)
+            if tokenizer is not None:
+                begin = turn.start + turn.prompt_tokens
+                runs = await self._catalog.transcript(turn.segment, begin, turn.position)
+                tokens = [token for run in runs for token in run.tokens]
+                text = b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
+            await self._catalog.end_turn(
+                turn.id,
+                finish=FinishReason.CANCELLED,
+                position=turn.position,
+                text=text,
+                result=None,
+                guard=Guard(epoch=actor.epoch),
+                broken=True,
+            )
+        return len(turns)
+
+
+def _held(actor: Actor) -> int:
+    assert actor.slot is not None, "a turn needs a slot"
+    return actor.slot
+
+
+def _view(
+    actor: Actor, turn: Turn, record: TurnRecord, finish: FinishReason, position: int
+) -> TurnView:
+    wanted = record.settings.get("logprobs") is not None
+    count = position - turn.start
+    return TurnView(
+        id=turn.id,
+        actor=actor.record.name,
+        text=turn.text,
+        token_ids=tuple(turn.generated[:count]),
+        finish=finish,
+        position=position,
+        durable_position=position,
+        generation=actor.record.generation + 1,  # closing the turn is one more change
+        prompt_tokens=record.prompt_tokens,
+        logprobs=tuple(turn.logprobs[:count]) if wanted else None,
+    )
+
+
+def turn_result(view: TurnView) -> Mapping[str, Any]:
+    """What an Idempotency-Key keeps of a turn: all of the view, as plain values."""
+    return {
+        **asdict(view),
+        "token_ids": list(view.token_ids),
+        "finish": view.finish.value,
+        "logprobs": None
+        if view.logprobs is None
+        else [
+            {"chosen": lp.chosen, "top": [list(pair) for pair in lp.top]} for lp in view.logprobs
+        ],
+    }
