@@ -9,7 +9,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -88,7 +94,7 @@ class Client:
     def text(self, route: str, query: Mapping[str, Any] | None = None) -> str:
         """An answer that is no JSON."""
         with self._exchange("GET", route, query=query) as answer:
-            return answer.read().decode()
+            return self._body(answer).decode()
 
     def pages(self, route: str, query: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """Every item of a list, page after page."""
@@ -105,7 +111,7 @@ class Client:
     ) -> Iterator[Event]:
         """Server-sent events until the server ends the stream; `error` events are raised."""
         headers = {"Accept": "text/event-stream"}
-        with self._exchange(method, route, body=body, headers=headers) as answer:
+        with self._exchange(method, route, body=body, headers=headers) as answer, self._named():
             for event in _events(answer):
                 if event.name == "error":
                     raise from_answer(500, event.data)
@@ -116,7 +122,7 @@ class Client:
         """The length, where the server says it, and the bytes in chunks."""
         headers = {"Accept": "application/octet-stream, application/json"}
         with self._exchange("GET", route, headers=headers) as answer:
-            yield answer.length, iter(lambda: answer.read(_CHUNK), b"")
+            yield answer.length, self._chunks(answer)
 
     def upload(
         self, route: str, file: Source, nbytes: int, query: Mapping[str, Any] | None = None
@@ -124,11 +130,11 @@ class Client:
         """Send the rest of a file as the raw body, return the JSON answer."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(nbytes)}
         with self._exchange("POST", route, raw=file, headers=headers, query=query) as answer:
-            return _decoded(answer.read())
+            return _decoded(self._body(answer))
 
     def _call(self, method: str, route: str, **request: Any) -> Any:
         with self._exchange(method, route, **request) as answer:
-            return _decoded(answer.read())
+            return _decoded(self._body(answer))
 
     @contextmanager
     def _exchange(
@@ -150,10 +156,31 @@ class Client:
         target = self._parts.path.rstrip("/") + route + (f"?{_query(query)}" if query else "")
         connection = self._connect()
         try:
-            answer = _send(connection, method, target, payload, sent)
-            if answer.status >= 400:
-                raise from_answer(answer.status, _decoded(answer.read()))
+            with self._named():
+                answer = _send(connection, method, target, payload, sent)
+                if answer.status >= 400:
+                    raise from_answer(answer.status, _decoded(answer.read()))
             yield answer
+        finally:
+            connection.close()
+
+    def _body(self, answer: HTTPResponse) -> bytes:
+        with self._named():
+            return answer.read()
+
+    def _chunks(self, answer: HTTPResponse) -> Iterator[bytes]:
+        """The body in pieces, none of them missing."""
+        with self._named():
+            while chunk := answer.read(_CHUNK):
+                yield chunk
+            if answer.length:  # http.client would end quietly
+                raise IncompleteRead(b"", answer.length)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Turn what the network does into errors of ours."""
+        try:
+            yield
         except TimeoutError as error:
             raise Unavailable(f"{self.url} gave no answer for {self._timeout_s:g} s") from error
         except (ConnectionError, HTTPException) as error:
@@ -161,8 +188,6 @@ class Client:
                 f"{self.url} ended the connection before its answer was complete",
                 hint="Was the server stopped? What it acknowledged is kept; ask again.",
             ) from error
-        finally:
-            connection.close()
 
     def _connect(self) -> HTTPConnection:
         kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection

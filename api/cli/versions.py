@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -88,21 +89,31 @@ def export(
         if str(file) == "-":
             _write(chunks, sys.stdout.buffer)
             return
-        # No half file may pass for an export: write beside it, then rename.
-        partial = file.with_name(file.name + ".partial")
-        try:
-            with partial.open("wb") as out, copying(f"export {version}", nbytes) as progress:
-                _write(progress(chunks), out)
-                out.flush()
-                os.fsync(out.fileno())
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with copying(f"export {version}", nbytes) as progress, _whole(file) as out:
+            _write(progress(chunks), out)
     written = file.stat().st_size
     if remote.plain:
         typer.echo(f"{version} written to {file} ({size(written)})")
     else:
         remote.show({"version": version, "file": str(file), "bytes": written}, facts)
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when all is written. Raises: InvalidRequest."""
+    partial = file.with_name(file.name + ".partial")
+    try:
+        with partial.open("wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(file)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot write {file}: {error.strerror}", hint="Check the path and the free space."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _write(chunks: Iterable[bytes], out: BinaryIO) -> None:

@@ -1,0 +1,95 @@
+"""The HTTP client: headers, streams, files, and connections that break."""
+
+from __future__ import annotations
+
+import io
+import socket
+from typing import Any
+
+import pytest
+
+from statevisor.api.cli.client import Client, Event, path
+from statevisor.hypervisor.errors import Unavailable
+
+
+def test_the_token_is_sent_as_a_bearer(server: Any) -> None:
+    server.answer("GET", "/x", {})
+
+    Client(server.url, "secret").get("/x")
+    Client(server.url).get("/x")
+
+    sent = [asked.headers.get("Authorization") for asked in server.asked]
+    assert sent == ["Bearer secret", None]
+
+
+def test_a_prefix_in_the_url_is_kept(server: Any) -> None:
+    server.answer("GET", "/behind/a/proxy/v1/tiers", {"data": []})
+
+    Client(server.url + "/behind/a/proxy/").get(path("tiers"))
+
+
+def test_events_are_parsed_with_names_ids_heartbeats_and_many_lines(server: Any) -> None:
+    server.stream(
+        "/s",
+        ": heartbeat\n\n",
+        'event: token\nid: 4\ndata: {"a":\n',
+        "data: 1}\n\n",
+        'data: "plain"\r\n\r\n',
+    )
+
+    assert list(Client(server.url).events("/s", {})) == [
+        Event(name="token", data={"a": 1}, id="4"),
+        Event(name="message", data="plain", id="4"),
+    ]
+
+
+def test_an_error_event_is_raised(server: Any) -> None:
+    server.stream("/s", 'event: error\ndata: {"code":"draining","detail":"bye"}\n\n')
+
+    with pytest.raises(Unavailable, match="bye"):
+        list(Client(server.url).events("/s", {}))
+
+
+def test_a_half_event_at_the_end_is_not_an_event(server: Any) -> None:
+    server.stream("/s", 'data: 1\n\nevent: token\ndata: {"half')
+
+    assert [event.data for event in Client(server.url).events("/s", {})] == [1]
+
+
+def test_upload_and_download_carry_the_same_bytes(server: Any) -> None:
+    data = bytes(range(256)) * 9000
+    server.answer("POST", "/in", {"ok": True})
+    server.answer("GET", "/out", raw=data)
+    client = Client(server.url)
+
+    assert client.upload("/in", io.BytesIO(data), len(data), {"name": "a"}) == {"ok": True}
+    assert server.asked[0].body == data
+    assert server.asked[0].query == {"name": "a"}
+    with client.download("/out") as (length, chunks):
+        assert length == len(data)
+        assert b"".join(chunks) == data
+
+
+def test_a_cut_answer_is_unavailable_not_half_an_answer(rude: str) -> None:
+    with pytest.raises(Unavailable, match="before its answer was complete"):
+        Client(rude).get("/x")
+
+
+def test_a_cut_download_is_unavailable_not_half_a_file(rude: str) -> None:
+    client = Client(rude)
+    with pytest.raises(Unavailable), client.download("/x") as (_, chunks):
+        b"".join(chunks)
+
+
+def test_silence_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(Unavailable, match="no answer for"):
+            Client(url, timeout_s=0.05).get("/x")
+
+
+def test_an_error_of_the_reader_is_not_blamed_on_the_server(server: Any) -> None:
+    server.answer("GET", "/out", raw=b"abc")
+
+    with pytest.raises(BrokenPipeError), Client(server.url).download("/out"):
+        raise BrokenPipeError

@@ -1,0 +1,65 @@
+"""Lineage as a tree, a graph and an answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from statevisor.api.cli.lineage import tree
+
+
+def graph(shapes: Any) -> dict[str, Any]:
+    version = shapes.version
+    nodes = [
+        version("alice@0", op="create", position=5),
+        version("alice@1", op="snapshot", parents=["alice@0"], tags=["good"]),
+        version("bob@0", op="fork", parents=["alice@1"]),
+        version("bob@1", op="mutate", rule="blend", parents=["bob@0", "carol@9"]),
+        version("carol@0", op="fork", parents=["alice@1"], drift=True),
+    ]
+    return {"nodes": nodes, "edges": [], "truncated": False}
+
+
+def test_tree_branches_and_keeps_one_column_for_one_life(shapes: Any) -> None:
+    assert list(tree(graph(shapes))) == [
+        "alice@0 create at 5",
+        "alice@1 snapshot at 7 [good]",
+        "├─ bob@0 fork at 7",
+        "│  bob@1 mutate blend at 7 +carol@9",
+        "└─ carol@0 fork at 7 drift",
+    ]
+
+
+def test_tree_says_when_it_is_cut(shapes: Any) -> None:
+    lines = list(tree({**graph(shapes), "truncated": True}))
+
+    assert "--depth" in lines[-1]
+
+
+def test_a_life_of_many_versions_is_drawn(shapes: Any) -> None:
+    nodes = [shapes.version("alice@0")]
+    nodes += [shapes.version(f"alice@{n}", parents=[f"alice@{n - 1}"]) for n in range(1, 5000)]
+
+    assert len(list(tree({"nodes": nodes, "edges": []}))) == 5000
+
+
+def test_formats_are_asked_of_the_server(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer("GET", "/v1/actors/alice/lineage", graph(shapes))
+    server.answer("GET", "/v1/actors/alice/lineage", graph(shapes))
+    server.answer("GET", "/v1/actors/alice/lineage", raw=b"digraph {}\n")
+
+    assert "├─ bob@0" in cli("lineage", "alice").out
+    assert json.loads(cli("lineage", "alice", "--format", "json").out) == graph(shapes)
+    drawn = cli("lineage", "alice", "--format", "dot", "--direction", "ancestors", "--depth", "3")
+
+    assert drawn.out == "digraph {}\n"
+    assert server.asked[2].query == {"direction": "ancestors", "depth": "3", "format": "dot"}
+
+
+def test_blame_says_when_nothing_touched_the_layer(server: Any, cli: Any) -> None:
+    server.answer("GET", "/v1/lineage/blame", raw=b"null")
+
+    ran = cli("blame", "alice@1", "--layer", "2")
+
+    assert (ran.code, ran.out) == (0, "no mutation touched it\n")
+    assert server.asked[0].query == {"v": "alice@1", "layer": "2"}
