@@ -32,10 +32,10 @@ class OutputGate:
     """Commits generated tokens in groups and releases them to their streams."""
 
     def __init__(
-        self, catalog: Catalog, incarnation: int, durability: Durability, clock: Clock, meter: Meter
+        self, catalog: Catalog, durability: Durability, clock: Clock, meter: Meter
     ) -> None:
+        self.incarnation = 0  #: of the process that owns the folder; set once it is claimed
         self._catalog = catalog
-        self._incarnation = incarnation
         self._open = durability == "async"
         self._clock = clock
         self._meter = meter
@@ -90,7 +90,7 @@ class OutputGate:
         ]
         began = self._clock.monotonic()
         try:
-            await self._catalog.journal(entries, incarnation=self._incarnation)
+            await self._catalog.journal(entries, incarnation=self.incarnation)
         except StatevisorError as error:
             for held in group.values():
                 self._failed[held.turn.id] = error

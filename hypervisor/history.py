@@ -149,7 +149,8 @@ class History:
     async def _mutated(
         self, segment: SegmentRecord, version: VersionRecord
     ) -> tuple[bytearray, int]:
-        assert segment.parent is not None and version.rule is not None
+        assert segment.parent is not None
+        assert version.rule is not None
         own, _, checked = await self._derive(
             segment.parent, segment.position, before=segment.position - 1
         )

@@ -23,7 +23,7 @@ def place(path: Path, position: int) -> tuple[int, int]:
 
 
 def same_state(path: Path, absorbed: int) -> tuple[int, int]:
-    """A key that two paths share exactly when their states with `absorbed` tokens are the same bytes.
+    """A key that two paths share exactly when their states at `absorbed` are the same bytes.
 
     A fork or a rollback changes no state, so the state at its origin belongs to the older segment;
     a rooted segment begins with a state of its own.

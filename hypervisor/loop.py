@@ -19,7 +19,7 @@ from statevisor.hypervisor.sampling import Draw
 
 
 class Feed(Protocol):
-    """One actor's share of the loop. All methods are called on the event loop and must not block."""
+    """One actor's share of the loop; its methods run on the event loop and must not block."""
 
     slot: int
 

@@ -243,7 +243,10 @@ class HostFrames(Protocol):
         ...
 
     def lend(self, actor_id: str, segment: int, absorbed: int) -> memoryview:
-        """A frame to be filled, held for the actor but not yet readable. Raises: NoFreeSlot, ValueError."""
+        """A frame to be filled, held for the actor but not yet readable.
+
+        Raises: NoFreeSlot, ValueError.
+        """
         ...
 
     def seal(self, actor_id: str) -> None:
@@ -391,7 +394,10 @@ class Catalog(Protocol):
     async def lineage(
         self, handle: str, direction: str, depth: int, limit: int
     ) -> tuple[tuple[VersionRecord, ...], tuple[tuple[str, str, Op], ...], bool]:
-        """Nodes, edges (parent, child, op) and whether it was cut. direction: ancestors|descendants|both."""
+        """Nodes, edges (parent, child, op) and whether it was cut.
+
+        direction: ancestors | descendants | both.
+        """
         ...
 
     async def common_ancestor(self, a: str, b: str) -> VersionRecord | None: ...
@@ -401,7 +407,7 @@ class Catalog(Protocol):
         ...
 
     async def nearest_image(self, segment: int, position: int) -> tuple[int, ImageRef] | None:
-        """The image with the greatest position <= `position` on the path, not beyond a rooted segment.
+        """The image with the greatest position <= `position`, not beyond a rooted segment.
 
         None: only the empty state at position 0 can begin a replay.
         """
@@ -425,7 +431,7 @@ class Catalog(Protocol):
     async def create(
         self, new: NewActor, prompt: Sequence[int], *, once: Once | None = None
     ) -> ActorRecord:
-        """Insert an actor with a root segment, its prompt tokens and version 0. Raises: ActorExists."""
+        """Insert an actor, its root segment, prompt tokens and version 0. Raises: ActorExists."""
         ...
 
     async def fork(
@@ -452,7 +458,10 @@ class Catalog(Protocol):
         agent: str | None = None,
         once: Once | None = None,
     ) -> tuple[ActorRecord, VersionRecord]:
-        """Insert an actor whose rooted segment begins at an imported image; base is meta.position - len(pending)."""
+        """Insert an actor whose rooted segment begins at an imported image.
+
+        Its base is meta.position - len(pending).
+        """
         ...
 
     async def update(
@@ -484,7 +493,7 @@ class Catalog(Protocol):
     async def begin_turn(
         self, turn: TurnRecord, prompt: Sequence[int], *, guard: Guard
     ) -> ActorRecord:
-        """Open a turn and append its prompt tokens at the actor's position; one open turn per actor."""
+        """Open a turn, append its prompt at the actor's position; one open turn per actor."""
         ...
 
     async def journal(self, entries: Sequence[JournalEntry], *, incarnation: int) -> None:
@@ -505,7 +514,7 @@ class Catalog(Protocol):
         guard: Guard,
         broken: bool = False,
     ) -> tuple[ActorRecord, VersionRecord]:
-        """Fold the turn's journalled tokens, move the actor to `position`, make a version (op turn)."""
+        """Fold the turn's tokens, move the actor to `position`, make a version (op turn)."""
         ...
 
     async def open_turns(self) -> tuple[TurnRecord, ...]:
@@ -546,5 +555,5 @@ class Catalog(Protocol):
         ...
 
     async def claim(self, owner: str) -> int:
-        """Take the data folder: a new incarnation, higher than all before; older writers are fenced."""
+        """Take the data folder: a new, higher incarnation; older writers are fenced."""
         ...

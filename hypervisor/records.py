@@ -1,4 +1,7 @@
-"""The immutable rows of the catalog, as the core sees them. Times are microseconds since 1970 (UTC)."""
+"""The immutable rows of the catalog, as the core sees them.
+
+Times are microseconds since 1970 (UTC).
+"""
 
 from __future__ import annotations
 

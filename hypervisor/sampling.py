@@ -1,4 +1,4 @@
-"""How a token is drawn: settings of a turn and the penalty counts, which follow from the transcript.
+"""How a token is drawn: settings of a turn, and penalty counts that follow from the transcript.
 
 The draw itself is the guest's. Here is only what must be the same on every guest: which inputs a
 draw has. They are the logits, the settings, the seed and the position of the drawn token; nothing
