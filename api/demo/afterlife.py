@@ -15,7 +15,7 @@ from statevisor.api.cli.lineage import tree
 from statevisor.api.demo import story
 from statevisor.api.demo.life import DRAWN, Life
 from statevisor.api.demo.machine import Machine
-from statevisor.api.demo.person import Person
+from statevisor.api.demo.person import PROBE, Person
 from statevisor.hypervisor.errors import ImageCorrupt, StatevisorError, Unavailable
 
 _LONG = 240  #: tokens of the speech that is interrupted
@@ -85,9 +85,9 @@ def back(life: Life) -> None:
 def carry(life: Life) -> None:
     """Carry the snapshot to a file and back, whole and damaged."""
     life.screen.act("The snapshot goes to a file and comes back under another name.")
-    version = life.client.get(path("versions", life.snapshot), {"wait": "true"})
     with life.report.timed("export"):
         file = _export(life.client, life.snapshot)
+    version = life.client.get(path("versions", life.snapshot))
     with life.report.timed("import"):
         arrived = _import(life.client, file, "traveller")
     traveller = Person(life.client, arrived["actor"])
@@ -139,7 +139,7 @@ def family(life: Life) -> None:
     drawn = life.client.get(
         path("actors", life.alice.name, "lineage"), {"direction": "both", "format": "json"}
     )
-    life.screen.drew(tree(drawn))
+    life.screen.drew(tree(without_probes(drawn)))
 
 
 def _first_line(nodes: dict[str, Any], handle: str) -> Sequence[str]:
@@ -148,6 +148,23 @@ def _first_line(nodes: dict[str, Any], handle: str) -> Sequence[str]:
     while nodes[line[-1]]["parents"]:
         line.append(nodes[line[-1]]["parents"][0])
     return line
+
+
+def without_probes(graph: dict[str, Any]) -> dict[str, Any]:
+    """The graph without the versions that were made only to learn a digest."""
+    nodes = {node["handle"]: node for node in graph["nodes"]}
+
+    def real(handle: str) -> str:
+        while handle in nodes and nodes[handle]["labels"] == PROBE:
+            handle = nodes[handle]["parents"][0]
+        return handle
+
+    kept = [
+        {**node, "parents": [real(parent) for parent in node["parents"]]}
+        for node in graph["nodes"]
+        if node["labels"] != PROBE
+    ]
+    return {**graph, "nodes": kept}
 
 
 def _export(client: Client, version: str) -> bytes:

@@ -71,10 +71,7 @@ class Life:
     def read_own_words(self) -> None:
         """Let a third actor read what Alice heard and said."""
         told = self.alice.tokens()
-        reader = Person.create(self.client, "reader", token_ids=list(told), seed=SEED)
-        if reader.tokens() != told:  # the guest puts its BOS before a first prompt
-            reader.remove()
-            reader = Person.create(self.client, "reader", token_ids=list(told[1:]), seed=SEED)
+        reader = Person.reading(self.client, "reader", told, SEED)
         self.decide(
             "prefill_equals_decode",
             f"{len(told)} tokens read in one call",
@@ -137,9 +134,7 @@ class Life:
     def _lives_alone(self, told: tuple[int, ...], index: int) -> Answer:
         """One child's life again, by an actor that shares nothing with anybody."""
         seed = self.children[index].info()["seed"]
-        bos = self.client.get("/tokenizer_info").get("bos_token_id")
-        heard = list(told[1:] if told[0] == bos else told)
-        hermit = Person.create(self.client, "hermit", token_ids=heard, seed=seed)
+        hermit = Person.reading(self.client, "hermit", told, seed)
         ending = _live(hermit, story.TWISTS[index])
         hermit.remove()
         return ending

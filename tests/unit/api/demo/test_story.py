@@ -1,4 +1,4 @@
-"""The texts: whatever is cut from the tale adds up to the tale, and every child lives another life."""
+"""The texts: the pieces add up to the tale, and every child lives another life."""
 
 from __future__ import annotations
 
