@@ -14,8 +14,11 @@ from dataclasses import dataclass, fields
 import torch
 from torch.nn import functional
 
+from statevisor.guests.bank import TORCH_DTYPES, Bank
 from statevisor.guests.digest import tensors_digest
-from statevisor.hypervisor.errors import CheckpointInvalid
+from statevisor.guests.ops import Ops, RaggedBatch
+from statevisor.hypervisor.errors import CapabilityMissing, CheckpointInvalid
+from statevisor.hypervisor.layout import Layout, StateFamily
 
 #: Order of the token-shift mixes of the attention half in `Rwkv7Layer.mixes`.
 MIXES = ("r", "w", "k", "v", "a", "g")
@@ -124,6 +127,41 @@ class Rwkv7Weights:
         )
 
 
+def layout(config: Rwkv7Config, state_dtype: str, act: torch.dtype) -> Layout:
+    """Row layout: wkv in `state_dtype` ("F32" or "F16"), the two shifts in the compute dtype."""
+    if state_dtype not in ("F32", "F16"):
+        raise CapabilityMissing(f"a wkv state is kept as F32 or F16, not as {state_dtype}")
+    shift_dtype = next(name for name, dtype in TORCH_DTYPES.items() if dtype == act)
+    square = (config.layers, config.heads, config.head_size, config.head_size)
+    channels = (config.layers, config.width)
+    return Layout(
+        families=(
+            StateFamily(name="wkv", shape=square, dtype=state_dtype),
+            StateFamily(name="shift_att", shape=channels, dtype=shift_dtype),
+            StateFamily(name="shift_ffn", shape=channels, dtype=shift_dtype),
+        )
+    )
+
+
+def forward(ops: Ops, weights: Rwkv7Weights, bank: Bank, batch: RaggedBatch) -> torch.Tensor:
+    """Feed the batch; returns the normed last hidden of each row [R, C]. Modifies its slots."""
+    x = weights.embedding[batch.tokens]
+    v_first = None
+    states = zip(*(bank.layers(name) for name in ("wkv", "shift_att", "shift_ffn")), strict=True)
+    for layer, (wkv, shift_att, shift_ffn) in zip(weights.layers, states, strict=True):
+        attended, v_first = _time_mix(ops, weights.config, layer, x, v_first, wkv, shift_att, batch)
+        x = x + attended
+        x = x + _channel_mix(ops, weights.config, layer, x, shift_ffn, batch)
+    if batch.longest > 1:
+        x = x[batch.lasts]
+    return ops.layer_norm(x, weights.ln_out_weight, weights.ln_out_bias, weights.config.norm_eps)
+
+
+def logits(ops: Ops, weights: Rwkv7Weights, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits [R, V] float32 of normed hidden rows [R, C]."""
+    return ops.linear(hidden, weights.head).float()
+
+
 def shapes(config: Rwkv7Config) -> dict[str, tuple[int, ...]]:
     """Canonical names and shapes of all tensors that a checkpoint of this geometry must have."""
     c, f, v = config.width, config.ffn, config.vocab
@@ -196,6 +234,68 @@ def random_weights(config: Rwkv7Config, seed: int) -> dict[str, torch.Tensor]:
         else:
             tensors[name] = noise / math.sqrt(shape[-1])
     return tensors
+
+
+def _time_mix(
+    ops: Ops,
+    config: Rwkv7Config,
+    layer: Rwkv7Layer,
+    x: torch.Tensor,
+    v_first: torch.Tensor | None,
+    wkv: torch.Tensor,
+    shift: torch.Tensor,
+    batch: RaggedBatch,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The attention half: its output [N, C] and v_first [N, C]. Modifies `wkv` and `shift`."""
+    x_r, x_w, x_k, x_v, x_a, x_g = ops.shift_mix(
+        x, layer.ln1_weight, layer.ln1_bias, config.norm_eps, layer.mixes, shift, batch
+    ).unbind(0)
+    r = ops.linear(x_r, layer.receptance)
+    k = ops.linear(x_k, layer.key)
+    v = ops.linear(x_v, layer.value)
+    w = ops.linear(ops.linear(x_w, layer.w1, "tanh"), layer.w2)
+    a = ops.linear(ops.linear(x_a, layer.a1), layer.a2)
+    g = ops.linear(ops.linear(x_g, layer.g1, "sigmoid"), layer.g2)
+    v_gate = None
+    if layer.v1 is not None and layer.v2 is not None:
+        v_gate = ops.linear(ops.linear(x_v, layer.v1), layer.v2)
+    if v_first is None:
+        v_first = v
+    r = r.view(len(r), config.heads, config.head_size)
+    decay, k, v, kk, a = ops.wkv7_inputs(
+        w,
+        k,
+        v,
+        a,
+        v_gate,
+        None if v_gate is None else v_first,
+        layer.w0,
+        layer.a0,
+        layer.v0,
+        layer.k_k,
+        layer.k_a,
+        config.heads,
+    )
+    y = ops.wkv7(r, decay, k, v, kk, a, wkv, batch)
+    mixed = ops.wkv7_output(
+        y, r, k, v, g, layer.ln_x_weight, layer.ln_x_bias, layer.r_k, config.group_norm_eps
+    )
+    return ops.linear(mixed, layer.output), v_first
+
+
+def _channel_mix(
+    ops: Ops,
+    config: Rwkv7Config,
+    layer: Rwkv7Layer,
+    x: torch.Tensor,
+    shift: torch.Tensor,
+    batch: RaggedBatch,
+) -> torch.Tensor:
+    """The feed-forward half: its output [N, C]. Modifies `shift`."""
+    mixed = ops.shift_mix(
+        x, layer.ln2_weight, layer.ln2_bias, config.norm_eps, layer.ffn_mix, shift, batch
+    )[0]
+    return ops.linear(ops.linear(mixed, layer.ffn_key, "relu2"), layer.ffn_value)
 
 
 @dataclass(frozen=True, slots=True)

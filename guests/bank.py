@@ -1,0 +1,101 @@
+"""The bank: one contiguous buffer with one row per slot, and typed views of its families.
+
+Row 0 is the padding row. The bytes of a row are those of the layout, so that to clear, save, load
+or copy a slot is one copy. The bank knows no positions and no actors: whether a slot's bytes mean
+anything is the caller's business, and `clear` makes them mean "no token absorbed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+
+import torch
+
+from statevisor.hypervisor.errors import CapabilityMissing
+from statevisor.hypervisor.layout import Layout
+
+TORCH_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F64": torch.float64,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "U8": torch.uint8,
+    }
+)
+#: Rows and families begin at multiples of this, so that no operator meets two alignments.
+ALIGNMENT = 64
+
+
+class Bank:
+    """Rows 0..slots of one layout on one device. Strides are torch's, hence int64."""
+
+    def __init__(self, layout: Layout, slots: int, device: torch.device | str = "cpu") -> None:
+        """Raises: CapabilityMissing (a family would not lie at an aligned offset)."""
+        for family in layout.families:
+            if family.nbytes % ALIGNMENT:
+                raise CapabilityMissing(
+                    f"family {family.name} has {family.nbytes} bytes a row, not {ALIGNMENT}-aligned"
+                )
+        self.layout = layout
+        self.slots = slots
+        self.bytes = torch.zeros(slots + 1, layout.row_bytes, dtype=torch.uint8, device=device)
+        self.views = {family.name: self._view(family.name) for family in layout.families}
+        self._layers = {name: view.unbind(1) for name, view in self.views.items()}
+        self._pinned = self.bytes.is_cuda
+        self._staging = torch.empty(layout.row_bytes, dtype=torch.uint8, pin_memory=self._pinned)
+
+    def layers(self, name: str) -> tuple[torch.Tensor, ...]:
+        """One view [slots+1, ...] per layer of a family; writes go to the bank."""
+        return self._layers[name]
+
+    def clear(self, slot: int) -> None:
+        """Make a slot the empty state: all zero bytes."""
+        self._row(slot).zero_()
+
+    def save(self, slot: int, out: memoryview) -> None:
+        """Copy a row to host memory; the copy is complete on return."""
+        torch.frombuffer(out, dtype=torch.uint8).copy_(self._row(slot))
+
+    def load(self, slot: int, row: memoryview) -> None:
+        """Overwrite a slot with a row, which may be read-only; the copy is complete on return."""
+        if row.readonly:
+            # torch.frombuffer warns of memory it must not write, so such rows take the staging.
+            memoryview(self._staging.numpy())[:] = row.cast("B")
+            self._row(slot).copy_(self._staging)
+        else:
+            self._row(slot).copy_(torch.frombuffer(row, dtype=torch.uint8))
+
+    def copy(self, source: int, targets: Sequence[int]) -> None:
+        """Copy a row onto others; all targets at once."""
+        row = self._row(source)
+        if len(targets) == 1:
+            self._row(targets[0]).copy_(row)
+        elif targets:
+            index = torch.tensor([self._check(slot) for slot in targets], device=self.bytes.device)
+            # Eight bytes an element: the framework's indexed copy works element by element.
+            self.bytes.view(torch.int64)[index] = row.view(torch.int64)
+
+    def frames(self, count: int) -> memoryview:
+        """Host memory for `count` rows, page-locked if the bank is on a GPU."""
+        size = count * self.layout.row_bytes
+        return memoryview(torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy())
+
+    def _check(self, slot: int) -> int:
+        # A negative index would wrap to the last slot and 0 would read or write the padding row.
+        if not 1 <= slot <= self.slots:
+            raise IndexError(f"slot {slot} is not in 1..{self.slots}")
+        return slot
+
+    def _row(self, slot: int) -> torch.Tensor:
+        return self.bytes[self._check(slot)]
+
+    def _view(self, name: str) -> torch.Tensor:
+        family = self.layout.family(name)
+        typed = self.bytes.view(TORCH_DTYPES[family.dtype])
+        first = self.layout.offset(name) // typed.element_size()
+        return typed[:, first : first + prod(family.shape)].unflatten(1, family.shape)
