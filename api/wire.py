@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from typing_extensions import TypedDict
 
 from statevisor.hypervisor.errors import InvalidRequest
@@ -51,7 +51,7 @@ Place = Ref | Position
 Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 #: The first bad id ends the check, so that a long list costs no long answer.
-TokenIds = Annotated[list[TokenId], FailFast()]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,256}$")]
 #: Text that a database keeps: some refuse NUL.
 Note = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")]

@@ -116,7 +116,7 @@ class CancelBody(Body):
 class TranscriptQuery(Query):
     """Which part of a transcript."""
 
-    start: Annotated[Position, Field(alias="from")] = 0
+    start: Annotated[Position | None, Field(alias="from")] = None
     stop: Annotated[Position | None, Field(alias="to")] = None
 
 

@@ -1,0 +1,76 @@
+"""The aiohttp application: the table of routes, one middleware, one way to answer."""
+
+from __future__ import annotations
+
+import orjson
+from aiohttp import web
+
+from statevisor.api import docs_page, openapi
+from statevisor.api.auth import authorise
+from statevisor.api.call import Call, Reply, read_body, read_change, read_query, read_raw
+from statevisor.api.codec import answer_type, encode
+from statevisor.api.errors import Handler, edge
+from statevisor.api.host import DOCS_PAGE, HOST, OPENAPI, Host
+from statevisor.api.route import Route
+from statevisor.api.routes import ROUTES
+from statevisor.api.wire import NoQuery
+
+
+def build_app(host: Host, routes: tuple[Route, ...] = ROUTES) -> web.Application:
+    """An application that serves the host."""
+    app = web.Application(middlewares=[edge])
+    app[HOST] = host
+    document = openapi.document(routes, host.version)
+    app[OPENAPI] = orjson.dumps(document)
+    app[DOCS_PAGE] = docs_page.render(document).encode()
+    app.on_response_prepare.append(_name_request)
+    for route in routes:
+        path = route.path.replace("{m}", "{m:.+}")  # names of models may hold slashes
+        app.router.add_route(route.method, path, endpoint(route))
+        if route.method == "GET":
+            app.router.add_route("HEAD", path, endpoint(route))
+    return app
+
+
+def endpoint(route: Route) -> Handler:
+    """The checks of a route around its handler."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        host = request.app[HOST]
+        request["openai"] = route.openai
+        authorise(request, route.scope, host.settings.token)
+        reply = await route.handler(await _read(route, request, host))
+        return reply if isinstance(reply, web.StreamResponse) else _respond(request, reply)
+
+    return handle
+
+
+async def _read(route: Route, request: web.Request, host: Host) -> Call[object, object]:
+    settings = host.settings
+    limit = settings.import_bytes if route.body is None else settings.body_bytes
+    raw = await read_raw(request, limit, settings.body_wait_s)
+    kind = "application/octet-stream" if route.body is None else request.headers.get("Content-Type")
+    return Call(
+        request=request,
+        host=host,
+        body=raw if route.body is None else read_body(raw, kind, route.body),
+        query=NoQuery() if route.query is NoQuery else read_query(request, route.query),
+        change=read_change(request, raw, kind),
+    )
+
+
+def _respond(request: web.Request, reply: Reply) -> web.Response:
+    headers = {"Cache-Control": "no-store", **reply.headers}
+    if reply.raw is None:
+        media = answer_type(request.headers.get("Accept"))
+        body = encode(reply.value, media)
+        return web.Response(status=reply.status, body=body, content_type=media, headers=headers)
+    if reply.media is not None:
+        charset = "" if reply.media.startswith("application/") else "; charset=utf-8"
+        headers["Content-Type"] = reply.media + charset
+    return web.Response(status=reply.status, body=reply.raw, headers=headers)
+
+
+async def _name_request(request: web.Request, response: web.StreamResponse) -> None:
+    if "request_id" in request:
+        response.headers["X-Request-Id"] = request["request_id"]

@@ -1,0 +1,62 @@
+"""What one process serves: nothing while the model loads, then one visor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from statevisor.hypervisor.errors import Draining, ModelLoading
+
+if TYPE_CHECKING:
+    from statevisor.api.metrics import PrometheusMeter
+    from statevisor.api.settings import ServerSettings
+    from statevisor.hypervisor.commands import DrainView
+    from statevisor.hypervisor.visor import Visor
+
+
+@dataclass(slots=True, kw_only=True)
+class Host:
+    """The process as its routes see it."""
+
+    settings: ServerSettings
+    meter: PrometheusMeter
+    version: str
+    _visor: Visor | None = field(default=None, init=False)
+    draining: bool = field(default=False, init=False)
+
+    def attach(self, visor: Visor) -> None:
+        """Serve this visor from now on."""
+        self._visor = visor
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a visor."""
+        return self._visor is not None
+
+    @property
+    def visor(self) -> Visor:
+        """The visor. Raises: ModelLoading."""
+        if self._visor is None:
+            raise ModelLoading
+        return self._visor
+
+    def check_ready(self) -> None:
+        """Raises: ModelLoading, Draining."""
+        if self.draining:
+            raise Draining
+        if not self.visor.ready:
+            raise ModelLoading
+
+    async def drain(self) -> DrainView:
+        """Take no new work, end what runs, and leave everything in the lowest tier."""
+        visor = self.visor
+        self.draining = True
+        return await visor.drain()
+
+
+HOST = web.AppKey("host", Host)
+#: The two forms of the description, made once.
+OPENAPI = web.AppKey("openapi", bytes)
+DOCS_PAGE = web.AppKey("docs_page", bytes)

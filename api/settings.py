@@ -1,0 +1,130 @@
+"""Settings of a server: a TOML file < the environment (`STATEVISOR_*`) < flags, checked once.
+
+Every part gets a frozen configuration of its own; nothing else reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import ByteSize, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from statevisor.api.logs import LogFormat, LogLevel
+from statevisor.api.wire import refused
+from statevisor.hypervisor.config import Durability, VisorConfig
+from statevisor.hypervisor.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from statevisor.guests import GuestConfig
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Seconds = Annotated[float, Field(gt=0, lt=1e9)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """The HTTP side."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000  #: 0: any free one
+    port_file: Path | None = None  #: where to write {"url"} once the socket listens
+    token: str | None = None  #: None: whoever reaches the socket may do everything
+    body_bytes: int = 8 << 20
+    import_bytes: int = 1 << 30
+    body_wait_s: float = 30.0  #: longest pause inside a body
+    heartbeat_s: float = 5.0  #: of a stream, and how often a vanished client is looked for
+    stall_s: float = 60.0  #: how long a client may read nothing of its stream
+    drain_s: float = 10.0  #: how long running turns may take when the server stops
+    prompt_tokens: int = 1 << 20  #: most tokens in one prompt
+
+
+_SERVER, _VISOR = ServerSettings(), VisorConfig()
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, under the names of the flags."""
+
+    model_config = SettingsConfigDict(env_prefix="STATEVISOR_", extra="forbid", frozen=True)
+
+    data: Annotated[Path, Field(description="the data folder")] = Path("statevisor-data")
+    host: Annotated[str, Field(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, lt=65536, description="0: any free one")] = 8000
+    port_file: Annotated[Path | None, Field(description="written once the server listens")] = None
+    token: Annotated[SecretStr | None, Field(description="what clients must send")] = None
+    body_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(_SERVER.body_bytes)
+    import_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(_SERVER.import_bytes)
+    body_wait_s: Seconds = _SERVER.body_wait_s
+    heartbeat_s: Seconds = _SERVER.heartbeat_s
+    stall_s: Seconds = _SERVER.stall_s
+    drain_s: Annotated[float, Field(ge=0, lt=1e9)] = _SERVER.drain_s
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+
+    model: Annotated[str, Field(description="a folder with a checkpoint, or demo")] = "demo"
+    name: Annotated[str | None, Field(description="the model's name; None: its own")] = None
+    slots: Count | None = None
+    state_dtype: str | None = None
+    device: str = "auto"
+    threads: Count | None = None
+
+    mailbox: Count = _VISOR.mailbox
+    host_bytes: Annotated[ByteSize, Field(ge=0)] = ByteSize(_VISOR.host_bytes)
+    slot_wait_s: Annotated[float, Field(ge=0, lt=1e9)] = _VISOR.slot_wait_s
+    prompt_tokens: Count = _VISOR.prompt_tokens
+    max_tokens: Count = _VISOR.max_tokens
+    fork_count: Count = _VISOR.fork_count
+    step_tokens: Count = _VISOR.step_tokens
+    checkpoint_tokens: Count = _VISOR.checkpoint_tokens
+    actors_in_memory: Count = _VISOR.actors_in_memory
+    durability: Durability = _VISOR.durability
+    accept_drift: bool = _VISOR.accept_drift
+    idempotency_s: Count = _VISOR.idempotency_s
+
+    def server(self) -> ServerSettings:
+        """The HTTP side."""
+        token = None if self.token is None else self.token.get_secret_value()
+        return ServerSettings(**{**self._shared(ServerSettings), "token": token})
+
+    def visor(self) -> VisorConfig:
+        """Limits and policies of the core."""
+        return VisorConfig(**self._shared(VisorConfig))
+
+    def guest(self) -> GuestConfig:
+        """The model and its bank."""
+        from statevisor.guests import GuestConfig
+
+        given = self._shared(GuestConfig)
+        return GuestConfig(**{name: value for name, value in given.items() if value is not None})
+
+    def _shared(self, part: type[Any]) -> dict[str, Any]:
+        """The values of one part's fields."""
+        return {field.name: getattr(self, field.name) for field in fields(part)}
+
+
+def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
+    """The settings of this process; flags that are None were not given.
+
+    The TOML file is `config`, or what STATEVISOR_CONFIG names. Raises: InvalidRequest.
+    """
+    path = config or os.environ.get("STATEVISOR_CONFIG")
+    given = {name: value for name, value in flags.items() if value is not None}
+    merged = {**(_file(Path(path)) if path else {}), **EnvSettingsSource(Settings)(), **given}
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise refused(error, "settings") from None
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"{path}: {error}", hint="The file is TOML; its keys are the names of the flags."
+        ) from None

@@ -1,0 +1,77 @@
+"""Versions: snapshot, mutate, read, compare, verify, export, import."""
+
+from __future__ import annotations
+
+from statevisor.api.call import Call, Reply
+from statevisor.api.wire import NoQuery, Nothing, listing
+from statevisor.api.wire_versions import (
+    ImportQuery,
+    MutateBody,
+    SnapshotBody,
+    SnapshotQuery,
+    VersionsQuery,
+    diff_object,
+    verify_object,
+    version_object,
+)
+from statevisor.hypervisor.commands import ImportImage
+from statevisor.hypervisor.records import VersionRecord
+
+#: safetensors has no registered media type.
+SAFETENSORS = "application/octet-stream"
+
+
+def _made(record: VersionRecord) -> Reply:
+    location = {"Location": f"/v1/versions/{record.handle}"}
+    return Reply(value=version_object(record), status=201, headers=location)
+
+
+async def snapshot(call: Call[SnapshotBody, SnapshotQuery]) -> Reply:
+    """Name the last committed position as a version."""
+    command = call.body.command(call.path("a"), call.query.wait, call.change)
+    return _made(await call.visor.snapshot(command))
+
+
+async def mutate(call: Call[MutateBody, NoQuery]) -> Reply:
+    """Run a rule on the actor's state; its head moves to the result."""
+    return _made(await call.visor.mutate(call.body.command(call.path("a"), call.change)))
+
+
+async def of_actor(call: Call[Nothing, VersionsQuery]) -> Reply:
+    """List an actor's versions, oldest first."""
+    query = call.query
+    found, has_more = await call.visor.versions(call.path("a"), query.after_seq, query.limit)
+    if query.stop is not None and any(record.seq >= query.stop for record in found):
+        found, has_more = tuple(r for r in found if r.seq < query.stop), False
+    return Reply(value=listing([version_object(record) for record in found], "handle", has_more))
+
+
+async def read(call: Call[Nothing, NoQuery]) -> Reply:
+    """Read a version."""
+    return Reply(value=version_object(await call.visor.version(call.path("v"))))
+
+
+async def diff(call: Call[Nothing, NoQuery]) -> Reply:
+    """Compare two versions: tokens and state."""
+    return Reply(value=diff_object(await call.visor.diff(call.path("v"), call.path("w"))))
+
+
+async def verify(call: Call[Nothing, NoQuery]) -> Reply:
+    """Re-derive a version from its ancestors and compare digests."""
+    return Reply(value=verify_object(await call.visor.verify(call.path("v"))))
+
+
+async def export(call: Call[Nothing, NoQuery]) -> Reply:
+    """The version's image as one safetensors file."""
+    ref = call.path("v")
+    name = {"Content-Disposition": f'attachment; filename="{ref}.safetensors"'}
+    return Reply(raw=await call.visor.export(ref), media=SAFETENSORS, headers=name)
+
+
+async def bring_in(call: Call[bytes, ImportQuery]) -> Reply:
+    """Make an actor from an exported file."""
+    query = call.query
+    command = ImportImage(
+        name=query.name, model=query.model, file=call.body, once=call.change["once"]
+    )
+    return _made(await call.visor.import_image(command))
