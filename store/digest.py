@@ -1,0 +1,66 @@
+"""The hashes of the store: blake3 is an image's identity, xxh3-128 finds damage fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from blake3 import blake3
+from xxhash import xxh3_128
+
+PIECE_BYTES: Final = 1 << 20  #: each piece of an extent has its own checksum
+PREFIX: Final = "blake3:"
+
+
+class ImageHash:
+    """Hashes an image piece by piece, while the piece is in the processor's cache."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._identity = blake3(max_threads=threads)
+        self.checksums: list[bytes] = []
+
+    def add(self, piece: Iterable[memoryview], padding: memoryview) -> bytes:
+        """Take the next piece and return its checksum; the padding is no part of the identity."""
+        check = xxh3_128()
+        for part in piece:
+            check.update(part)
+            self._identity.update(part)
+        check.update(padding)
+        self.checksums.append(check.digest())
+        return self.checksums[-1]
+
+    @property
+    def digest(self) -> str:
+        """ "blake3:<64 hex>" of everything added."""
+        return PREFIX + self._identity.hexdigest()
+
+
+def digest(parts: Iterable[memoryview]) -> str:
+    """The identity of a file given in parts."""
+    whole = blake3(max_threads=1)
+    for part in parts:
+        whole.update(part)
+    return PREFIX + whole.hexdigest()
+
+
+def checksum(row: memoryview) -> bytes:
+    """The checksum of a row in host memory."""
+    return xxh3_128(row).digest()
+
+
+def pieces(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """Cut consecutive buffers into pieces of PIECE_BYTES; the last may be shorter."""
+    piece: list[memoryview] = []
+    room = PIECE_BYTES
+    for part in parts:
+        at = 0
+        while at < len(part):
+            cut = part[at : at + room]
+            piece.append(cut)
+            at += len(cut)
+            room -= len(cut)
+            if not room:
+                yield piece
+                piece, room = [], PIECE_BYTES
+    if piece:
+        yield piece

@@ -1,0 +1,140 @@
+"""Writing and reading one extent. Slow: for worker threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
+from statevisor.hypervisor.ports import ImageMeta
+from statevisor.hypervisor.records import ImageRef
+from statevisor.store.codec import ALIGN
+from statevisor.store.digest import ImageHash, pieces
+from statevisor.store.extent import (
+    ExtentHeader,
+    aligned,
+    extent_bytes,
+    header_bytes,
+    unpack,
+)
+from statevisor.store.files import Files
+from statevisor.store.slabs import Place
+
+_ZEROS: Final = memoryview(bytes(ALIGN))
+#: A reader waits for the hash, a writer hashes while the disk is busy; the other cores belong to
+#: the step loop.
+_READ_THREADS: Final = 2
+
+
+def hash_image(parts: Sequence[memoryview]) -> ImageHash:
+    """Hash an image given in consecutive parts."""
+    hashed = ImageHash()
+    for piece, padding in _padded(parts, _ZEROS):
+        hashed.add(piece, padding)
+    return hashed
+
+
+def write_extent(
+    files: Files,
+    fd: int,
+    place: Place,
+    parts: Sequence[memoryview],
+    meta: ImageMeta,
+    generation: int,
+    hashing: Future[ImageHash],
+) -> ImageRef:
+    """Write an image and then its header, not synced; `hashing` runs meanwhile. Raises: OSError."""
+    nbytes = sum(map(len, parts))
+    try:
+        padding = _ZEROS[: aligned(nbytes) - nbytes]
+        files.write(fd, [*parts, padding], place.offset + header_bytes(nbytes))
+    finally:
+        hashed = hashing.result()  # the caller's memory is in use until then
+    header = ExtentHeader(
+        generation=generation,
+        ref=ImageRef(
+            digest=hashed.digest,
+            nbytes=nbytes,
+            slab=place.slab,
+            offset=place.offset,
+            length=place.length,
+            layout=meta.fingerprints.layout,
+            weights=meta.fingerprints.weights,
+            build=meta.fingerprints.build,
+        ),
+        position=meta.position,
+        absorbed=meta.absorbed,
+        checksums=tuple(hashed.checksums),
+    )
+    files.write(fd, [header.pack()], place.offset)
+    return header.ref
+
+
+def read_extent(files: Files, fd: int, ref: ImageRef, parts: Sequence[memoryview]) -> ExtentHeader:
+    """Read an image into consecutive parts, `ref.nbytes` together, every bit checked.
+
+    The ref is one that `check_ref` let pass. What stands in the parts is undefined if it raises.
+    Raises: ImageCorrupt, IncompatibleImage; both name slab and offset.
+    """
+    try:
+        header = _read_header(files, fd, ref)
+        _read_image(files, fd, header, parts)
+    except OSError as error:
+        raise ImageCorrupt(f"{at(ref)}: cannot be read: {error.strerror}") from error
+    except ImageCorrupt as error:
+        raise ImageCorrupt(f"{at(ref)}: {error.detail}") from error
+    except IncompatibleImage as error:
+        raise IncompatibleImage(f"{at(ref)}: {error.detail}", hint=error.hint) from error
+    return header
+
+
+def check_ref(ref: ImageRef) -> None:
+    """Raises: ImageCorrupt if no extent can be what the ref says."""
+    if ref.nbytes < ALIGN or ref.length != extent_bytes(ref.nbytes):
+        raise ImageCorrupt(
+            f"{at(ref)}: an image of {ref.nbytes} bytes has no extent of {ref.length}"
+        )
+
+
+def at(ref: ImageRef) -> str:
+    """Where an extent lies, for messages."""
+    return f"slab {ref.slab}, offset {ref.offset}"
+
+
+def _read_header(files: Files, fd: int, ref: ImageRef) -> ExtentHeader:
+    files.expect(fd, ref.offset, ref.length)
+    block = bytearray(header_bytes(ref.nbytes))
+    got = files.read(fd, [memoryview(block)], ref.offset)
+    header = unpack(memoryview(block)[:got])
+    if header.ref != ref:
+        raise ImageCorrupt(
+            f"here lies {header.ref.digest} of slab {header.ref.slab}, "
+            f"offset {header.ref.offset}, and not {ref.digest}"
+        )
+    return header
+
+
+def _read_image(files: Files, fd: int, header: ExtentHeader, parts: Sequence[memoryview]) -> None:
+    ref, hashed = header.ref, ImageHash(_READ_THREADS)
+    where = ref.offset + header_bytes(ref.nbytes)
+    tail = memoryview(bytearray(aligned(ref.nbytes) - ref.nbytes))
+    for k, (piece, padding) in enumerate(_padded(parts, tail)):
+        got = files.read(fd, [*piece, padding], where)
+        where += got
+        if got != sum(map(len, piece)) + len(padding):
+            raise ImageCorrupt(f"MiB {k} of {len(header.checksums)} is cut off")
+        if hashed.add(piece, padding) != header.checksums[k]:
+            raise ImageCorrupt(f"MiB {k} of {len(header.checksums)} is damaged")
+    if hashed.digest != ref.digest:
+        raise ImageCorrupt(f"the bytes have the digest {hashed.digest}, not {ref.digest}")
+
+
+def _padded(
+    parts: Sequence[memoryview], zeros: memoryview
+) -> list[tuple[list[memoryview], memoryview]]:
+    """The pieces of an image, the last with the padding up to the next 4 KiB boundary."""
+    nbytes = sum(map(len, parts))
+    cuts = [(piece, zeros[:0]) for piece in pieces(parts)]
+    cuts[-1] = (cuts[-1][0], zeros[: aligned(nbytes) - nbytes])
+    return cuts

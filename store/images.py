@@ -1,0 +1,228 @@
+"""Durable images in slab files.
+
+An image is written in the order: the bytes, its header, the sync; then it is named by a
+transaction of the catalog. So a named image is whole, and what a crash leaves behind is unnamed,
+which means free. Extents are written once and not changed until they are free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from statevisor.hypervisor.errors import (
+    ImageCorrupt,
+    IncompatibleImage,
+    StatevisorError,
+    Unavailable,
+)
+from statevisor.hypervisor.layout import Fingerprints
+from statevisor.hypervisor.ports import ImageMeta
+from statevisor.hypervisor.records import ImageRef
+from statevisor.store import codec
+from statevisor.store.digest import digest
+from statevisor.store.extent import ExtentHeader, extent_bytes
+from statevisor.store.extent_io import at, check_ref, hash_image, read_extent, write_extent
+from statevisor.store.files import Files
+from statevisor.store.group_sync import GroupSync
+from statevisor.store.room import NO_DISK, Room
+from statevisor.store.scan import scan
+from statevisor.store.slabs import Place, Slab, SlabConfig, Slabs, place_of
+from statevisor.store.workers import Workers, stop_process
+
+
+class SlabImages:
+    """The Images port on slab files. All but `digest` and `decode`: on one event loop."""
+
+    def __init__(
+        self, slabs: Slabs, *, incarnation: int, on_fsync_error: Callable[[str], NoReturn]
+    ) -> None:
+        self._slabs = slabs
+        self._files = slabs.files
+        self._workers = Workers(slabs.config.threads, on_fsync_error)
+        self._syncs = dict[int, GroupSync]()  # by slab
+        self._room = Room(slabs, self._workers, lambda slab_id: self._syncs.pop(slab_id, None))
+        # An incarnation writes fewer than 2^32 extents, so that a later one's are always younger.
+        self._generation = incarnation << 32
+        self._readers = Counter[Place]()
+        self._freed = set[Place]()  # to be free once their readers are done
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        live: Iterable[ImageRef],
+        *,
+        incarnation: int,
+        config: SlabConfig | None = None,
+        files: Files | None = None,
+        on_fsync_error: Callable[[str], NoReturn] = stop_process,
+    ) -> SlabImages:
+        """Open the folder; whatever `live` does not name is free. Blocks.
+
+        `incarnation` is the one that `Catalog.claim` gave. `on_fsync_error` must not return.
+        Raises: StatevisorError (two live images overlap), Unavailable (another process has the
+        folder, or the disk fails).
+        """
+        slabs = Slabs.open(folder, live, config or SlabConfig(), files or Files())
+        return cls(slabs, incarnation=incarnation, on_fsync_error=on_fsync_error)
+
+    async def close(self) -> None:
+        """Wait for the background and close the files; no call may be under way."""
+        await self._room.close()
+        await self._workers.close()
+        self._slabs.close()
+
+    # -- reading ---------------------------------------------------------------------------------
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all extents, those being written included."""
+        return self._slabs.used_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the slab files and of what they may still grow by."""
+        return self._slabs.capacity_bytes
+
+    async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
+        """Read the row into `out`, whose bytes are undefined if this raises.
+
+        Raises: ImageCorrupt (names slab, offset and the damaged part), IncompatibleImage.
+        """
+        with self._reading(ref) as slab:
+            return await self._workers.run(_read_row, self._files, slab.fd, ref, out.cast("B"))
+
+    async def export(self, ref: ImageRef) -> bytes:
+        """The image as one safetensors file. Raises: ImageCorrupt, IncompatibleImage."""
+        with self._reading(ref) as slab:
+            return await self._workers.run(_read_file, self._files, slab.fd, ref)
+
+    def decode(self, file: bytes, out: memoryview, expect: Fingerprints) -> ImageMeta:
+        """Check an exported file and copy its row. Raises: ImageCorrupt, IncompatibleImage."""
+        return codec.decode(file, out.cast("B"), expect)
+
+    def digest(self, row: memoryview, meta: ImageMeta) -> str:
+        """The digest that `put` of this state would give."""
+        return digest(_image_parts(row, meta))
+
+    async def scan(self) -> tuple[ExtentHeader, ...]:
+        """Every intact image on the disk, freed ones that still stand there included.
+
+        Raises: Unavailable (the disk fails).
+        """
+        found: list[ExtentHeader] = []
+        for slab in self._slabs.all():
+            try:
+                found += await self._workers.run(scan, self._files, slab.fd, slab.id)
+            except OSError as error:
+                raise Unavailable(f"{slab.path} cannot be read: {error.strerror}") from error
+        return tuple(found)
+
+    @contextmanager
+    def _reading(self, ref: ImageRef) -> Iterator[Slab]:
+        """Keep the extent from being given out again while it is read. Raises: ImageCorrupt."""
+        check_ref(ref)
+        place, slab = place_of(ref), self._slabs.find(ref.slab)
+        if slab is None:
+            raise ImageCorrupt(f"{at(ref)}: the slab file is missing")
+        if not slab.room.uses(place.offset, place.length) or place in self._freed:
+            raise ImageCorrupt(f"{at(ref)}: no image is kept there")
+        self._readers[place] += 1
+        try:
+            yield slab
+        finally:
+            self._readers[place] -= 1
+            if not self._readers[place]:
+                del self._readers[place]
+                if place in self._freed:
+                    self._freed.remove(place)
+                    self._room.give(place)
+
+    # -- changing --------------------------------------------------------------------------------
+    async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
+        """Write one image; when it returns the bytes are durable and unnamed.
+
+        The row must not change until then; a cancelled call too ends only when its writer has.
+        Raises: Unavailable (the disk is full or fails), QuotaExceeded.
+        """
+        parts = _image_parts(row, meta)
+        place = await self._room.take(extent_bytes(sum(map(len, parts))))
+        try:
+            ref = await self._write(place, parts, meta)
+            await self._sync(place.slab)
+        except OSError as error:
+            self._room.give(place)
+            raise Unavailable(f"cannot write an image: {error.strerror}", hint=NO_DISK) from error
+        except BaseException:
+            self._room.give(place)
+            raise
+        return ref
+
+    def free(self, ref: ImageRef) -> None:
+        """Give the extent back, once its readers are done; call it after the freeing commit.
+
+        Raises: StatevisorError if it is free already.
+        """
+        place = place_of(ref)
+        if not self._readers[place]:
+            self._room.give(place)
+        elif place in self._freed:
+            raise StatevisorError(f"{place} is freed twice")
+        else:
+            self._freed.add(place)
+
+    def check(self) -> None:
+        """Raise AssertionError unless every byte of every slab is free or used, once."""
+        self._slabs.check()
+        assert all(self._readers[place] for place in self._freed), "a freed extent was forgotten"
+
+    async def _write(self, place: Place, parts: list[memoryview], meta: ImageMeta) -> ImageRef:
+        self._generation += 1
+        # First in, first out: the hash has begun before the writer that will wait for it.
+        hashing = self._workers.submit(hash_image, parts)
+        fd = self._slab(place.slab).fd
+        return await self._workers.run(
+            write_extent, self._files, fd, place, parts, meta, self._generation, hashing
+        )
+
+    async def _sync(self, slab_id: int) -> None:
+        group = self._syncs.get(slab_id)
+        if group is None:
+            slab, files, workers = self._slab(slab_id), self._files, self._workers
+            group = GroupSync(lambda: workers.run(workers.sync, files.sync, slab.fd, slab.path))
+            self._syncs[slab_id] = group
+        await group.wait()
+
+    def _slab(self, slab_id: int) -> Slab:
+        slab = self._slabs.find(slab_id)
+        assert slab is not None, "a slab with an extent in use is not removed"
+        return slab
+
+
+def _read_row(files: Files, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
+    misfit = IncompatibleImage(f"{at(ref)}: the image does not hold a row of {len(out)} bytes")
+    head_bytes = ref.nbytes - len(out)
+    if head_bytes < codec.ALIGN or head_bytes % codec.ALIGN:
+        raise misfit
+    head = memoryview(bytearray(head_bytes))
+    read_extent(files, fd, ref, [head, out])
+    if codec.header_bytes(head) != head_bytes:
+        raise misfit
+    return codec.read_header(head, ref.nbytes)
+
+
+def _read_file(files: Files, fd: int, ref: ImageRef) -> bytes:
+    file = bytearray(ref.nbytes)
+    read_extent(files, fd, ref, [memoryview(file)])
+    return bytes(file)
+
+
+def _image_parts(row: memoryview, meta: ImageMeta) -> list[memoryview]:
+    """The image in two parts, header and row. Raises: ValueError."""
+    row = row.cast("B")
+    if len(row) != meta.layout.row_bytes:
+        raise ValueError(f"a row of {len(row)} bytes, the layout has {meta.layout.row_bytes}")
+    return [memoryview(codec.encode_header(meta)), row]

@@ -1,0 +1,304 @@
+"""Slab files: where extents lie, which room is free, when a file grows and when it goes.
+
+A slab is a file of up to `slab_bytes` that is zero-written in steps before it is used: rewriting
+blocks that were written is several times faster than a new file or room from fallocate. An image
+larger than a slab gets a file of its own. What is free is not stored anywhere: it follows from the
+extents that the catalog names.
+
+Bookkeeping is not locked: it belongs to one thread. `perform` and `remove` do the slow part and
+may run on another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from statevisor.hypervisor.errors import QuotaExceeded, StatevisorError, Unavailable
+from statevisor.hypervisor.records import ImageRef
+from statevisor.store.codec import ALIGN
+from statevisor.store.files import Files
+from statevisor.store.freelist import FreeList
+
+_NAME: Final = re.compile(r"(\d{8,})\.slab\Z")
+_ZEROS: Final = bytes(1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlabConfig:
+    """Sizes of the image store, in bytes; multiples of 4 KiB."""
+
+    slab_bytes: int = 64 << 20
+    step_bytes: int = 8 << 20  #: zero-written at a time, and kept free ahead of need
+    limit_bytes: int | None = None  #: most bytes of all slab files; None: what the disk has
+    threads: int = 4  #: workers that write, hash and read
+
+    def __post_init__(self) -> None:
+        if self.slab_bytes % ALIGN or self.step_bytes % ALIGN:
+            raise ValueError(f"slab and step must be multiples of {ALIGN} bytes")
+        if not 0 < self.step_bytes <= self.slab_bytes or self.threads < 1:
+            raise ValueError(f"a step of {self.step_bytes} bytes, {self.threads} threads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an extent lies."""
+
+    slab: int
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class Slab:
+    """One slab file, open."""
+
+    id: int
+    path: Path
+    fd: int
+    room: FreeList
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Room to be made: a new file, or more of one."""
+
+    id: int
+    path: Path
+    slab: Slab | None  #: the slab that grows; None: a new one
+    start: int
+    stop: int
+    written: bool  #: zero-written; a file for one big image is written by that image
+
+
+class Slabs:
+    """All slab files of one folder."""
+
+    def __init__(self, folder: Path, config: SlabConfig, files: Files) -> None:
+        self.folder = folder
+        self.config = config
+        self.files = files
+        self._slabs = dict[int, Slab]()
+        self._lost = set[Place]()  # named by the catalog, but not there
+        self._growing: Growth | None = None
+        self._next_id = 1
+        self._lock = -1
+
+    # -- life ------------------------------------------------------------------------------------
+    @classmethod
+    def open(
+        cls, folder: Path, live: Iterable[ImageRef], config: SlabConfig, files: Files
+    ) -> Slabs:
+        """Open the folder and free everything that `live` does not name.
+
+        Raises: StatevisorError if two live extents overlap; Unavailable if another process has the
+        folder open or the disk fails.
+        """
+        slabs = cls(folder, config, files)
+        try:
+            files.make_folder(folder)
+            slabs._lock = files.lock(folder)
+        except BlockingIOError as error:
+            raise Unavailable(
+                f"another process has {folder} open",
+                hint="Stop it, or give this server a data folder of its own.",
+            ) from error
+        except OSError as error:
+            raise Unavailable(f"cannot use {folder}: {error.strerror}") from error
+        try:
+            slabs._load({place_of(ref) for ref in live})
+        except BaseException:
+            slabs.close()
+            raise
+        return slabs
+
+    def close(self) -> None:
+        """Close every file and let go of the folder."""
+        for slab in self._slabs.values():
+            self.files.close(slab.fd)
+        self._slabs.clear()
+        if self._lock >= 0:
+            self.files.close(self._lock)
+            self._lock = -1
+
+    def _load(self, live: set[Place]) -> None:
+        paths = {
+            int(match[1]): path
+            for path in self.folder.iterdir()
+            if (match := _NAME.match(path.name))
+        }
+        self._next_id = 1 + max([0, *paths, *(place.slab for place in live)])
+        by_slab = dict[int, list[Place]]()
+        for place in live:
+            by_slab.setdefault(place.slab, []).append(place)
+        for slab_id in sorted(paths):
+            self._load_slab(slab_id, paths[slab_id], by_slab.pop(slab_id, []))
+        for places in by_slab.values():
+            self._lost.update(places)
+        for slab in self.trim():
+            self.remove(slab)
+
+    def _load_slab(self, slab_id: int, path: Path, live: Sequence[Place]) -> None:
+        try:
+            fd = self.files.open(path)
+        except OSError:
+            self._lost.update(live)
+            return
+        size = self.files.size(fd) // ALIGN * ALIGN
+        here = [place for place in live if place.offset + place.length <= size]
+        self._lost.update(place for place in live if place.offset + place.length > size)
+        slab = Slab(slab_id, path, fd, FreeList(0))
+        self._slabs[slab_id] = slab
+        slab.room = FreeList(size, ((place.offset, place.length) for place in here))
+
+    # -- reading ---------------------------------------------------------------------------------
+    def find(self, slab_id: int) -> Slab | None:
+        """The slab of that id, if its file is there."""
+        return self._slabs.get(slab_id)
+
+    def all(self) -> tuple[Slab, ...]:
+        """Every slab whose file is there."""
+        return tuple(self._slabs.values())
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all extents."""
+        return sum(slab.room.used_bytes for slab in self._slabs.values())
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all slab files."""
+        return sum(slab.room.size for slab in self._slabs.values())
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the slab files and of what they may still grow by."""
+        whole = self.file_bytes + self.files.room(self.folder)
+        return whole if self.config.limit_bytes is None else min(whole, self.config.limit_bytes)
+
+    def wants_room(self, length: int) -> bool:
+        """Whether another extent of that length would have to wait for its room."""
+        need = max(length, self.config.step_bytes)
+        return need <= self.config.slab_bytes and not self._has_room(need, None)
+
+    # -- changing --------------------------------------------------------------------------------
+    def take(self, length: int) -> Place | None:
+        """The first free room of that length, or None."""
+        for slab in self._slabs.values():
+            if length <= slab.room.largest:
+                offset = slab.room.take(length)
+                assert offset is not None
+                return Place(slab=slab.id, offset=offset, length=length)
+        return None
+
+    def give(self, place: Place) -> None:
+        """Free an extent. Raises: StatevisorError if it is not in use."""
+        if place in self._lost:
+            self._lost.remove(place)
+            return
+        slab = self._slabs.get(place.slab)
+        if slab is None:
+            raise StatevisorError(f"{place} is not in use: there is no such slab")
+        slab.room.give(place.offset, place.length)
+
+    def trim(self) -> list[Slab]:
+        """Forget the empty slabs that need not be kept ready; `remove` is to be called for each."""
+        gone = []
+        for slab in [*self._slabs.values()]:
+            growing = self._growing is not None and self._growing.slab is slab
+            if slab.room.empty and not growing and not self._keep(slab):
+                gone.append(self._slabs.pop(slab.id))
+        return gone
+
+    def _keep(self, slab: Slab) -> bool:
+        spare = slab.room.size <= self.config.slab_bytes
+        return spare and not self._has_room(self.config.step_bytes, slab)
+
+    def _has_room(self, length: int, beside: Slab | None) -> bool:
+        return any(
+            slab.room.largest >= length for slab in self._slabs.values() if slab is not beside
+        )
+
+    def remove(self, slab: Slab) -> None:
+        """Close and delete the file of a slab that `trim` returned. Slow."""
+        self.files.close(slab.fd)
+        self.files.unlink(slab.path)
+
+    # -- growing ---------------------------------------------------------------------------------
+    def plan(self, length: int) -> Growth:
+        """What to write so that an extent of that length fits; one growth at a time.
+
+        Raises: QuotaExceeded.
+        """
+        assert self._growing is None, "a growth is under way"
+        growth = self._growth(length)
+        limit = self.config.limit_bytes
+        if limit is not None and self.file_bytes + growth.stop - growth.start > limit:
+            raise QuotaExceeded(
+                f"the images would need more than the {limit} bytes they may use",
+                hint="Delete actors and run gc, or raise the limit.",
+            )
+        self._growing = growth
+        return growth
+
+    def _growth(self, length: int) -> Growth:
+        most = self.config.slab_bytes
+        if length > most:
+            return self._new_slab(length, written=False)
+        step = max(length, self.config.step_bytes)
+        for slab in self._slabs.values():
+            start = slab.room.size
+            if start < most and slab.room.tail + most - start >= length:
+                stop = min(most, max(start + ALIGN, start - slab.room.tail + step))
+                return Growth(
+                    id=slab.id, path=slab.path, slab=slab, start=start, stop=stop, written=True
+                )
+        return self._new_slab(min(step, most), written=True)
+
+    def _new_slab(self, size: int, *, written: bool) -> Growth:
+        slab_id, self._next_id = self._next_id, self._next_id + 1
+        path = self.folder / f"{slab_id:08d}.slab"
+        return Growth(id=slab_id, path=path, slab=None, start=0, stop=size, written=written)
+
+    def perform(self, growth: Growth) -> int:
+        """Write the growth, not yet synced; the descriptor of its file. Slow. Raises: OSError."""
+        if growth.slab is not None:
+            self._zero(growth.slab.fd, growth)
+            return growth.slab.fd
+        fd = self.files.create(growth.path)
+        try:
+            self._zero(fd, growth)
+        except BaseException:
+            self.files.close(fd)
+            self.files.unlink(growth.path)
+            raise
+        return fd
+
+    def _zero(self, fd: int, growth: Growth) -> None:
+        for at in range(growth.start, growth.stop if growth.written else 0, len(_ZEROS)):
+            self.files.write(fd, [memoryview(_ZEROS)[: growth.stop - at]], at)
+
+    def adopt(self, growth: Growth, fd: int) -> None:
+        """The growth is durable: hand its room out."""
+        self._growing = None
+        if growth.slab is not None:
+            growth.slab.room.extend(growth.stop)
+        else:
+            self._slabs[growth.id] = Slab(growth.id, growth.path, fd, FreeList(growth.stop))
+
+    def abandon(self) -> None:
+        """The growth failed: its room does not exist."""
+        self._growing = None
+
+    def check(self) -> None:
+        """Raise AssertionError unless every byte of every slab is free or used, once."""
+        for slab in self._slabs.values():
+            slab.room.check()
+
+
+def place_of(ref: ImageRef) -> Place:
+    """Where a ref says its extent lies."""
+    return Place(slab=ref.slab, offset=ref.offset, length=ref.length)
