@@ -1,0 +1,54 @@
+"""The vendor library's matrix product without a workspace: the alternative to `linear_triton`.
+
+One kind serves all row counts of a weight, since the bits of the two kinds differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from statevisor.guests.ops import Activation
+from statevisor.guests.starved_blas import ENVIRONMENT, unmet
+from statevisor.hypervisor.errors import CapabilityMissing
+
+
+class CublasLinear:
+    """act(x @ weight^T) by the library, refused unless its environment was set at start."""
+
+    kind = "cublas"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """environ: of this process as it was when torch was imported.
+
+        Raises: CapabilityMissing.
+        """
+        missing = unmet(environ)
+        if missing:
+            raise CapabilityMissing(
+                f"the library product needs {', '.join(missing)} set before torch is loaded",
+                hint="Start the process with "
+                + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+            )
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
+    ) -> torch.Tensor:
+        """act(x [N, K] @ weight [O, K]^T) -> [N, O]; the activation sees the rounded product."""
+        product = torch.mm(x, weight.T)
+        match activation:
+            case "tanh":
+                return torch.tanh(product.float()).to(product.dtype)
+            case "sigmoid":
+                return torch.sigmoid(product.float()).to(product.dtype)
+            case "relu2":
+                return torch.relu(product.float()).square().to(product.dtype)
+            case None:
+                return product
+
+    def describe(self) -> str:
+        """What fixes the bits."""
+        return "library without workspace, " + " ".join(
+            f"{name}={value}" for name, value in ENVIRONMENT.items()
+        )

@@ -1,0 +1,109 @@
+"""Layer norm and token shift as Triton kernels, one program a token.
+
+A row's channels are reduced by one program with a fixed number of warps, so the sum's order depends
+on the width alone. The layer norm of a token and of the token before it run through the same
+instructions (a loop of one or two turns), since the second must give the bits that an earlier call
+left in the bank.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def normalised(x, weight, bias, keep, WIDTH: tl.constexpr, EPS: tl.constexpr):
+    mean = tl.sum(x, axis=0) / WIDTH
+    centred = tl.where(keep, x - mean, 0.0)
+    variance = tl.sum(centred * centred, axis=0) / WIDTH
+    return centred * (1.0 / tl.sqrt(variance + EPS)) * weight + bias
+
+
+@triton.jit
+def layer_norm_kernel(
+    x, weight, bias, out, WIDTH: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Layer norm of one token a program."""
+    at = tl.arange(0, BLOCK)
+    keep = at < WIDTH
+    here = tl.program_id(0).to(tl.int64) * WIDTH + at
+    value = tl.load(x + here, mask=keep, other=0.0).to(tl.float32)
+    w = tl.load(weight + at, mask=keep, other=0.0)
+    b = tl.load(bias + at, mask=keep, other=0.0)
+    h = normalised(value, w, b, keep, WIDTH, EPS)
+    tl.store(out + here, h.to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def shift_mix_kernel(
+    x,
+    weight,
+    bias,
+    mixes,
+    shift,
+    spill,
+    out,
+    rows,
+    slots,
+    starts,
+    tokens: tl.int64,
+    MIXES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """h = LN(x); out[m] = h + (h_prev - h) mixes[m]; the row's last h becomes the new shift.
+
+    A row of one token reads and writes its shift in one program. In a longer row the first token's
+    program reads what the last token's program must not overwrite yet: there the new shift goes to
+    spill[row], and `settle_kernel` puts it into the bank.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + token)
+    begin = tl.load(starts + row)
+    end = tl.load(starts + row + 1)
+    slot = tl.load(slots + row)
+    at = tl.arange(0, BLOCK)
+    keep = at < WIDTH
+    w = tl.load(weight + at, mask=keep, other=0.0)
+    b = tl.load(bias + at, mask=keep, other=0.0)
+    kept_width = tl.where(token == begin, WIDTH, 0)
+    kept = tl.load(shift + slot * STRIDE + at, mask=at < kept_width, other=0.0)
+    h = kept.to(tl.float32)
+    before = h
+    for turn in range(tl.maximum(begin, token - 1), token + 1):
+        before = h
+        value = tl.load(x + turn * WIDTH + at, mask=keep, other=0.0).to(tl.float32)
+        h = normalised(value, w, b, keep, WIDTH, EPS)
+        h = h.to(out.dtype.element_ty).to(shift.dtype.element_ty).to(tl.float32)
+    for m in tl.static_range(MIXES):
+        mix = tl.load(mixes + m * WIDTH + at, mask=keep, other=0.0)
+        mixed = h + (before - h) * mix
+        here = (m * tokens + token) * WIDTH + at
+        tl.store(out + here, mixed.to(out.dtype.element_ty), mask=keep)
+    new = h.to(shift.dtype.element_ty)
+    if end - begin == 1:
+        tl.store(shift + slot * STRIDE + at, new, mask=keep)
+    elif token == end - 1:
+        tl.store(spill + row * WIDTH + at, new, mask=keep)
+
+
+@triton.jit
+def settle_kernel(
+    spill,
+    shift,
+    slots,
+    starts,
+    STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Copy the new shift of every row of more than one token from spill[row] into the bank."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(starts + row + 1) - tl.load(starts + row) > 1:
+        at = tl.arange(0, BLOCK)
+        keep = at < WIDTH
+        new = tl.load(spill + row * WIDTH + at, mask=keep)
+        tl.store(shift + tl.load(slots + row) * STRIDE + at, new, mask=keep)
