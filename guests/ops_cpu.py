@@ -4,7 +4,7 @@ How the contract is kept:
 - `linear`: the library picks its kernel by shape, so every product has one of a few row counts:
   16, and those that `admit` showed to give the same bits for that weight. Rows are padded up.
 - Elementwise work uses only functions whose vector body and scalar tail agree. `torch.sigmoid` is
-  not among them (one over one plus exp is), nor is anything taken on trust: see `check_rows`.
+  not among them (one over one plus exp is); `guests/invariance.py` checks the whole at start.
 - Sums run over the channels of one row or one head, never over a range that N or R decides.
 - The recurrence runs on one row and one token at a time, on operands of one fixed shape and one
   alignment, straight in the bank.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -57,15 +57,14 @@ class CpuOps:
             "block": str(BLOCK),
         }
 
-    def admit(self, weight: torch.Tensor) -> None:
-        """Allow the other row counts for this shape, as far as this weight shows equal bits."""
-        rows = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(1))
-        expected = torch.cat([part @ weight.T for part in rows.split(BLOCK)])
-        self.blocks[weight.shape] = tuple(
-            size
-            for size in self.blocks.get(weight.shape, OTHER_BLOCKS)
-            if torch.equal(torch.cat([part @ weight.T for part in rows.split(size)]), expected)
-        )
+    def admit(self, weights: Iterable[torch.Tensor]) -> None:
+        """Allow other row counts, shape by shape, where they show the bits of the defining one.
+
+        One weight stands for all of its shape: shape and alignment are all the library looks at.
+        """
+        for weight in weights:
+            if weight.shape not in self.blocks:
+                self.blocks[weight.shape] = tuple(_equal_blocks(weight))
 
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
@@ -255,6 +254,14 @@ def _activate(x: torch.Tensor, activation: Activation | None) -> torch.Tensor:
 
 def _is_aligned(x: torch.Tensor) -> bool:
     return x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0
+
+
+def _equal_blocks(weight: torch.Tensor) -> Iterator[int]:
+    rows = torch.randn(256, weight.shape[1], generator=torch.Generator().manual_seed(1))
+    expected = torch.cat([part @ weight.T for part in rows.split(BLOCK)])
+    for size in OTHER_BLOCKS:
+        if torch.equal(torch.cat([part @ weight.T for part in rows.split(size)]), expected):
+            yield size
 
 
 def _cut(count: int, others: tuple[int, ...]) -> Iterator[tuple[int, int]]:
