@@ -22,9 +22,9 @@ from statevisor.store.files import Files
 from statevisor.store.slabs import Place
 
 _ZEROS: Final = memoryview(bytes(ALIGN))
-#: A reader waits for the hash, a writer hashes while the disk is busy; the other cores belong to
-#: the step loop.
-_READ_THREADS: Final = 2
+#: A reader waits for the hash, where a writer hashes while the disk is busy: from this size on a
+#: second thread is worth its start (0.1 ms). The other cores belong to the step loop.
+_TWO_THREADS_FROM: Final = 4 << 20
 
 
 def hash_image(parts: Sequence[memoryview]) -> ImageHash:
@@ -116,7 +116,8 @@ def _read_header(files: Files, fd: int, ref: ImageRef) -> ExtentHeader:
 
 
 def _read_image(files: Files, fd: int, header: ExtentHeader, parts: Sequence[memoryview]) -> None:
-    ref, hashed = header.ref, ImageHash(_READ_THREADS)
+    ref = header.ref
+    hashed = ImageHash(threads=2 if ref.nbytes >= _TWO_THREADS_FROM else 1)
     where = ref.offset + header_bytes(ref.nbytes)
     tail = memoryview(bytearray(aligned(ref.nbytes) - ref.nbytes))
     for k, (piece, padding) in enumerate(_padded(parts, tail)):

@@ -1,4 +1,4 @@
-"""The file form of an image: deterministic, readable by others, and refused when anything is off."""
+"""The file form of an image: deterministic, readable by others, refused when anything is off."""
 
 from __future__ import annotations
 

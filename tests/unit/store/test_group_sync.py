@@ -1,0 +1,101 @@
+"""Who shares a sync with whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from statevisor.store.group_sync import GroupSync
+
+
+class Syncs:
+    """A sync that ends when told to."""
+
+    def __init__(self):
+        self.started = 0
+        self.gates = []
+
+    async def __call__(self):
+        self.started += 1
+        gate = asyncio.get_running_loop().create_future()
+        self.gates.append(gate)
+        await gate
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_writers_that_come_during_a_sync_share_the_next():
+    syncs = Syncs()
+    group = GroupSync(syncs)
+    first = asyncio.ensure_future(group.wait())
+    await settle()
+    later = [asyncio.ensure_future(group.wait()) for _ in range(5)]
+    await settle()
+    assert syncs.started == 1
+    syncs.gates[0].set_result(None)
+    await settle()
+    assert first.done()
+    assert not any(task.done() for task in later)  # the first sync began before they wrote
+    assert syncs.started == 2
+    syncs.gates[1].set_result(None)
+    await asyncio.gather(*later)
+    assert syncs.started == 2
+
+
+async def test_there_is_no_timer_and_no_sync_for_nobody():
+    syncs = Syncs()
+    group = GroupSync(syncs)
+    task = asyncio.ensure_future(group.wait())
+    await settle()
+    syncs.gates[0].set_result(None)
+    await task
+    await settle()
+    assert syncs.started == 1
+
+
+async def test_two_syncs_never_run_at_once():
+    running, most = 0, 0
+
+    async def sync():
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    group = GroupSync(sync)
+
+    async def writer(k):
+        for _ in range(k % 3):
+            await asyncio.sleep(0)
+        await group.wait()
+
+    await asyncio.gather(*(writer(k) for k in range(30)))
+    assert most == 1
+
+
+async def test_a_failed_sync_fails_all_who_shared_it():
+    async def sync():
+        raise RuntimeError("gone")
+
+    group = GroupSync(sync)
+    results = await asyncio.gather(group.wait(), group.wait(), return_exceptions=True)
+    assert [str(result) for result in results] == ["gone", "gone"]
+
+
+async def test_a_cancelled_writer_waits_for_the_sync():
+    syncs = Syncs()
+    group = GroupSync(syncs)
+    task, other = (asyncio.ensure_future(group.wait()) for _ in range(2))
+    await settle()
+    task.cancel()
+    await settle()
+    assert not task.done()
+    syncs.gates[0].set_result(None)
+    await other
+    with pytest.raises(asyncio.CancelledError):
+        await task
