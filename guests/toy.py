@@ -50,7 +50,7 @@ class ToyTokenizer:
         return bytes([token]) if token < 256 else b""
 
 
-@dataclass(slots=True)
+@dataclass
 class ToyGuest:
     """A bank of rolling hashes."""
 

@@ -48,7 +48,9 @@ class Registry:
                 raise InvalidRequest(f"{source.handle} belongs to the model {parent.model}")
             batcher = self._roster.named(parent.model)
         first = source is None or source.position == 0
-        tokens = self._roster.encode(batcher, command.prompt, first=first)
+        tokens: tuple[int, ...] = ()
+        if command.prompt is not None:
+            tokens = self._roster.encode(batcher, command.prompt, first=first)
         new = self._roster.new_actor(command.name, batcher, command.seed, command.labels)
         if source is None:
             record = await self._catalog.create(new, tokens, once=command.once)

@@ -1,0 +1,371 @@
+"""A turn from command to result, on twins: exact, gated, cancellable, isolated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from statevisor.guests.toy import POISON
+from statevisor.hypervisor.commands import (
+    Append,
+    CancelTurn,
+    CreateActor,
+    Generate,
+    Rollback,
+)
+from statevisor.hypervisor.errors import (
+    ActorBusy,
+    ActorQuarantined,
+    GenerationConflict,
+    IdempotencyMismatch,
+    InvalidRequest,
+    InvalidTransition,
+    StatevisorError,
+)
+from statevisor.hypervisor.ports import Once
+from statevisor.hypervisor.sampling import SamplerSettings
+from statevisor.hypervisor.vocab import FinishReason
+
+LONG = "the quick brown fox jumps over the lazy dog"
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(1, 9), max_size=12))
+async def test_any_cut_of_the_input_gives_the_same_tokens(
+    worlds: Callable[..., Any], cuts: list[int]
+) -> None:
+    world = await worlds()
+    await world.create("whole", LONG)
+    await world.create("pieces", None)
+    rest = LONG
+    for cut in cuts:
+        if rest[:cut]:
+            await world.append("pieces", rest[:cut])
+            rest = rest[cut:]
+    whole = await world.say("whole")
+    pieces = await world.say("pieces", rest or None)
+    assert whole.token_ids == pieces.token_ids
+
+
+async def test_neighbours_do_not_change_an_actors_tokens(worlds: Callable[..., Any]) -> None:
+    alone, crowd = await worlds(), await worlds(slots=8)
+    await alone.create("a", LONG)
+    expected = await alone.say("a", max_tokens=40)
+    for name in "abcdefgh":
+        await crowd.create(name, LONG if name == "a" else LONG[: ord(name) - 90])
+    views = await asyncio.gather(*(crowd.say(name, max_tokens=40) for name in "hgfedcba"))
+    assert views[-1].token_ids == expected.token_ids
+
+
+async def test_a_turn_cut_into_turns_is_the_same_turn(world: Any) -> None:
+    await world.create("a")
+    await world.create("b")
+    whole = await world.say("a", max_tokens=9)
+    parts = [await world.say("b", max_tokens=3) for _ in range(3)]
+    assert whole.token_ids == sum((part.token_ids for part in parts), ())
+
+
+async def test_penalties_go_on_over_turns_without_a_prompt(world: Any) -> None:
+    hot = SamplerSettings(temperature=1.0, presence_penalty=2.0, penalty_decay=0.9)
+    await world.create("a")
+    await world.create("b")
+    whole = await world.say("a", max_tokens=9, settings=hot)
+    parts = [await world.say("b", max_tokens=3, settings=hot) for _ in range(3)]
+    plain = await world.say("b", max_tokens=9)
+    assert whole.token_ids == sum((part.token_ids for part in parts), ())
+    assert whole.token_ids != plain.token_ids
+
+
+async def test_no_token_is_seen_before_the_journal_has_it(world: Any) -> None:
+    await world.create("a")
+    journal, committed = world.catalog.journal, []
+    hold = asyncio.Event()
+
+    async def slow(entries: Any, *, incarnation: int) -> None:
+        await hold.wait()
+        await journal(entries, incarnation=incarnation)
+        committed.extend(token for entry in entries for token in entry.tokens)
+
+    world.catalog.journal = slow
+    stream = await world.visor.generate(Generate(actor="a", max_tokens=5, ignore_eos=True))
+    first = asyncio.ensure_future(anext(aiter(stream)))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert not first.done()
+    hold.set()
+    event = await first
+    assert event.token in committed
+
+
+async def test_async_durability_opens_the_gate_at_once(worlds: Callable[..., Any]) -> None:
+    world = await worlds(config={"durability": "async"})
+    await world.create("a")
+    journal, hold = world.catalog.journal, asyncio.Event()
+
+    async def slow(entries: Any, *, incarnation: int) -> None:
+        await hold.wait()
+        await journal(entries, incarnation=incarnation)
+
+    world.catalog.journal = slow
+    stream = await world.visor.generate(Generate(actor="a", max_tokens=5, ignore_eos=True))
+    event = await asyncio.wait_for(anext(aiter(stream)), 5)
+    view = await world.visor.actor("a")
+    assert event.position >= view.durable_position
+    hold.set()
+    assert (await stream.result()).durable_position == event.position + 5
+
+
+async def test_a_failed_commit_ends_the_turn_at_what_is_committed(world: Any) -> None:
+    await world.create("a")
+    await world.create("twin")
+    journal, calls = world.catalog.journal, []
+
+    async def fails_once(entries: Any, *, incarnation: int) -> None:
+        calls.append(entries)
+        if len(calls) == 2:
+            raise StatevisorError("the disk is full")
+        await journal(entries, incarnation=incarnation)
+
+    world.catalog.journal = fails_once
+    stream = await world.visor.generate(Generate(actor="a", max_tokens=30, ignore_eos=True))
+    told = [event.token async for event in stream]
+    view = await stream.result()
+    assert (view.finish, view.error) == (FinishReason.ERROR, "internal")
+    assert tuple(told) == view.token_ids
+    assert len(told) < 30
+    rest = await world.say("a", max_tokens=30 - len(told), settings=SamplerSettings())
+    whole = await world.say("twin", max_tokens=30, settings=SamplerSettings())
+    assert view.token_ids + rest.token_ids == whole.token_ids
+
+
+async def test_stop_strings_cut_the_text_and_not_the_transcript(world: Any) -> None:
+    await world.create("a")
+    await world.create("b")
+    whole = await world.say("a", max_tokens=40)
+    stop = whole.text[7:10]
+    view = await world.say("b", max_tokens=40, stop=(stop,))
+    assert view.finish is FinishReason.STOP
+    assert view.text == whole.text[: whole.text.index(stop)]
+    assert view.token_ids == whole.token_ids[: whole.text.index(stop) + 3]
+
+
+async def test_a_stop_token_stays_in_the_transcript(world: Any) -> None:
+    await world.create("a")
+    await world.create("b")
+    whole = await world.say("a", max_tokens=40)
+    stop = whole.token_ids[5]
+    view = await world.say("b", max_tokens=40, stop_token_ids=(stop,))
+    assert view.finish is FinishReason.STOP
+    assert view.token_ids[-1] == stop
+    assert view.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
+
+
+async def test_a_cancelled_turn_ends_at_its_last_committed_token_and_goes_on_identically(
+    world: Any,
+) -> None:
+    await world.create("a")
+    await world.create("twin")
+    stream = await world.visor.generate(
+        Generate(actor="a", max_tokens=1000, ignore_eos=True, settings=SamplerSettings())
+    )
+    told = []
+    async for event in stream:
+        told.append(event.token)
+        if len(told) == 5:
+            await world.visor.cancel(CancelTurn(actor="a"))
+    view = await stream.result()
+    assert view.finish is FinishReason.CANCELLED
+    assert view.token_ids == tuple(told)
+    assert (await world.visor.actor("a")).record.position == view.position
+    more = await world.say("a", max_tokens=10, settings=SamplerSettings())
+    count = len(view.token_ids) + 10
+    whole = await world.say("twin", max_tokens=count, settings=SamplerSettings())
+    assert view.token_ids + more.token_ids == whole.token_ids
+
+
+async def test_a_turn_cancelled_in_the_queue_leaves_the_actor_usable(world: Any) -> None:
+    await world.create("a")
+    running = await world.visor.generate(Generate(actor="a", max_tokens=2000, ignore_eos=True))
+    queued = asyncio.create_task(world.visor.generate(Generate(actor="a", max_tokens=5)))
+    await asyncio.sleep(0.01)
+    (waiting,) = set((await world.visor._roster.find("a")).turns) - {running.turn_id}
+    await world.visor.cancel(CancelTurn(actor="a", turn=waiting))
+    view = await (await queued).result()
+    assert (view.finish, view.token_ids) == (FinishReason.CANCELLED, ())
+    running.cancel()
+    await running.result()
+    assert (await asyncio.wait_for(world.say("a"), 1)).finish is FinishReason.LENGTH
+
+
+async def test_cancelling_nothing_is_an_invalid_transition(world: Any) -> None:
+    await world.create("a")
+    with pytest.raises(InvalidTransition):
+        await world.visor.cancel(CancelTurn(actor="a"))
+
+
+async def test_a_caller_that_goes_away_cancels_its_turn_and_frees_everything(world: Any) -> None:
+    await world.create("a")
+    blocker = await world.visor.generate(Generate(actor="a", max_tokens=2000, ignore_eos=True))
+    caller = asyncio.create_task(world.visor.generate(Generate(actor="a", max_tokens=5)))
+    await asyncio.sleep(0.01)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    blocker.cancel()
+    await blocker.result()
+    await world.say("a")
+    assert not (await world.visor._roster.find("a")).turns
+
+
+async def test_a_cancelled_prompt_is_caught_up_at_the_next_touch(
+    worlds: Callable[..., Any],
+) -> None:
+    world = await worlds(config={"step_tokens": 4})
+    await world.create("a", None)
+    await world.create("twin", LONG * 20)
+    step = world.guest.step
+    stream: list[Any] = []
+
+    def slow(plan: Any) -> Any:
+        if stream:
+            stream[0].cancel()
+        return step(plan)
+
+    world.guest.step = slow
+    stream.append(await world.visor.generate(Generate(actor="a", prompt=LONG * 20)))
+    view = await stream[0].result()
+    stream.clear()
+    assert view.finish is FinishReason.CANCELLED
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
+
+
+async def test_a_poisoned_actor_is_quarantined_alone_and_a_rollback_cures_it(
+    worlds: Callable[..., Any],
+) -> None:
+    world, control = await worlds(), await worlds()
+    for each in (world, control):
+        for name in "abc":
+            await each.create(name, LONG)
+    await world.visor.create(CreateActor(name="bad", prompt="x", seed=1))
+    bad = world.visor.generate(Generate(actor="bad", prompt=(POISON,), max_tokens=5))
+    stream, *views = await asyncio.gather(bad, *(world.say(n, max_tokens=30) for n in "abc"))
+    view = await stream.result()
+    assert (view.finish, view.error) == (FinishReason.ERROR, "actor_quarantined")
+    assert (await world.visor.actor("bad")).status == "quarantined"
+    with pytest.raises(ActorQuarantined):
+        await world.say("bad")
+    for name, seen in zip("abc", views, strict=True):
+        assert seen.token_ids == (await control.say(name, max_tokens=30)).token_ids
+    for name in "defg":  # the freed slot is used again and is clean
+        await world.create(name, LONG)
+        assert (await world.say(name, max_tokens=30)).token_ids == views[0].token_ids
+    await world.visor.rollback(Rollback(actor="bad", to="bad@0"))
+    assert (await world.say("bad")).finish is FinishReason.LENGTH
+
+
+async def test_an_uncommitted_turn_changes_nothing(world: Any) -> None:
+    await world.create("a")
+    await world.create("twin")
+    before = await world.visor.actor("a")
+    trial = await world.say("a", " then", commit=False)
+    assert await world.visor.actor("a") == before
+    real = await world.say("twin", " then")
+    assert trial.token_ids == real.token_ids
+    assert (await world.say("a", " then")).token_ids == real.token_ids
+
+
+async def test_a_turns_seed_holds_for_that_turn(world: Any) -> None:
+    await world.create("a", seed=1)
+    await world.create("b", seed=2)
+    assert (await world.say("a", seed=2)).token_ids == (await world.say("b")).token_ids
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt": (272,)},
+        {"prompt": (-1,)},
+        {"max_tokens": 0},
+        {"max_tokens": 1 << 40},
+        {"stop_token_ids": (999,)},
+    ],
+)
+async def test_a_bad_request_changes_nothing(world: Any, wrong: dict[str, Any]) -> None:
+    await world.create("a")
+    before = await world.visor.actor("a")
+    with pytest.raises(InvalidRequest):
+        await world.visor.generate(Generate(actor="a", **wrong))
+    assert await world.visor.actor("a") == before
+
+
+async def test_an_empty_append_is_refused_but_an_empty_first_prompt_is_bos(world: Any) -> None:
+    await world.create("a", None)
+    assert (await world.visor.append(Append(actor="a", prompt=""))).position == 1
+    with pytest.raises(InvalidRequest):
+        await world.visor.append(Append(actor="a", prompt=""))
+
+
+async def test_a_stale_generation_is_refused_inside_the_transaction(world: Any) -> None:
+    await world.create("a")
+    generation = (await world.visor.actor("a")).record.generation
+    await world.say("a")
+    with pytest.raises(GenerationConflict):
+        await world.visor.generate(Generate(actor="a", if_generation=generation))
+
+
+async def test_a_key_repeats_its_turn_and_refuses_another_body(world: Any) -> None:
+    await world.create("a")
+    once = Once(key="k", request="r1")
+    first = await world.say("a", " hi", once=once)
+    again = await world.say("a", " hi", once=once)
+    assert again == first
+    with pytest.raises(IdempotencyMismatch):
+        await world.say("a", " other", once=Once(key="k", request="r2"))
+    assert (await world.visor.actor("a")).record.position == first.position
+
+
+async def test_a_key_whose_turn_runs_is_busy(world: Any) -> None:
+    await world.create("a")
+    once = Once(key="k", request="r")
+    ask = Generate(actor="a", max_tokens=2000, ignore_eos=True, once=once)
+    stream = await world.visor.generate(ask)
+    with pytest.raises(ActorBusy):
+        await world.visor.generate(ask)
+    stream.cancel()
+    await stream.result()
+
+
+async def test_the_mailbox_is_bounded(worlds: Callable[..., Any]) -> None:
+    world = await worlds(config={"mailbox": 2})
+    await world.create("a")
+    running = await world.visor.generate(Generate(actor="a", max_tokens=2000, ignore_eos=True))
+    waiting = [asyncio.create_task(world.append("a", "x")) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    with pytest.raises(ActorBusy):
+        await world.append("a", "y")
+    running.cancel()
+    await asyncio.gather(running.result(), *waiting)
+
+
+async def test_a_step_that_raises_fails_its_rows_and_loses_nothing(world: Any) -> None:
+    await world.create("a")
+    await world.create("twin")
+    step = world.guest.step
+    calls = iter(range(100))
+
+    def breaks(plan: Any) -> Any:
+        if next(calls) == 4:
+            raise RuntimeError("device lost")
+        return step(plan)
+
+    world.guest.step = breaks
+    view = await world.say("a", max_tokens=20)
+    assert (view.finish, view.error) == (FinishReason.ERROR, "internal")
+    world.guest.step = step
+    rest = await world.say("a", max_tokens=20 - len(view.token_ids))
+    whole = await world.say("twin", max_tokens=20)
+    assert view.token_ids + rest.token_ids == whole.token_ids
