@@ -14,6 +14,7 @@ from statevisor.guests.families.rwkv7_weights import (
     Rwkv7Weights,
     check_tensors,
     random_weights,
+    shapes,
 )
 from statevisor.guests.ops import Ops, RaggedBatch
 from statevisor.hypervisor.errors import CapabilityMissing
@@ -29,6 +30,7 @@ __all__ = [
     "layout",
     "logits",
     "random_weights",
+    "shapes",
 ]
 
 
