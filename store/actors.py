@@ -1,0 +1,285 @@
+"""Rows of actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    String,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
+from statevisor.hypervisor.ports import ActorQuery, Guard, NewActor
+from statevisor.hypervisor.records import ActorRecord
+from statevisor.store.guards import check_guard
+from statevisor.store.scope import Scope
+from statevisor.store.tables import actor, actor_label, version
+
+T = TypeVar("T")
+
+#: Ids in one statement at most.
+_CHUNK = 500
+
+
+def shown_name(row: Any, other: Any) -> ColumnElement[str]:
+    """An actor's name as others read it: a deleted one whose name is used again shows its id."""
+    again = select(other.c.id).where(other.c.name == row.c.name, other.c.id != row.c.id).exists()
+    return case((and_(row.c.deleted_us.is_not(None), again), row.c.id), else_=row.c.name)
+
+
+_parent = version.alias("parent_version")
+_parent_actor = actor.alias("parent_actor")
+_ROWS = (
+    select(
+        actor,
+        (
+            shown_name(_parent_actor, actor.alias("namesake")) + "@" + cast(_parent.c.seq, String)
+        ).label("parent_handle"),
+    )
+    .outerjoin(_parent, _parent.c.id == actor.c.parent)
+    .outerjoin(_parent_actor, _parent_actor.c.id == _parent.c.actor_id)
+)
+_LIVING = _ROWS.where(actor.c.deleted_us.is_(None))
+_BY_ID = _LIVING.where(actor.c.id == bindparam("key"))
+_BY_NAME = _LIVING.where(actor.c.name == bindparam("key"))
+_COUNT = select(func.count()).select_from(actor).where(actor.c.deleted_us.is_(None))
+_HERITAGE = select(actor.c.base, actor.c.drift).where(actor.c.id == bindparam("key"))
+_SEQ = select(actor.c.next_seq, actor.c.epoch, actor.c.drift).where(actor.c.id == bindparam("key"))
+_TAKE_SEQ = (
+    update(actor).where(actor.c.id == bindparam("key")).values(next_seq=actor.c.next_seq + 1)
+)
+_INSERT = insert(actor)
+_INSERT_LABEL = insert(actor_label)
+_DROP_LABELS = delete(actor_label).where(actor_label.c.actor_id == bindparam("key"))
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A living actor's row."""
+
+    record: ActorRecord  #: position without the journalled tokens of an open turn
+    next_seq: int
+    turn_id: str | None
+
+    def shown(self, ends: Mapping[str, int]) -> ActorRecord:
+        """The record with the committed tokens of its open turn counted in."""
+        end = ends.get(self.turn_id) if self.turn_id is not None else None
+        return self.record if end is None else replace(self.record, position=end)
+
+
+def get(conn: Connection, key: str) -> Actor:
+    """By id or name. Raises: ActorNotFound."""
+    row = conn.execute(_BY_ID, {"key": key}).first() or conn.execute(_BY_NAME, {"key": key}).first()
+    if row is None:
+        raise ActorNotFound(f"there is no actor {key!r}")
+    return _actor(row)
+
+
+def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) -> Actor:
+    """A living actor that passes a guard.
+
+    Raises: ActorNotFound; Fenced, GenerationConflict; Conflict (a turn is open, and none may be).
+    """
+    found = get(scope.conn, actor_id)
+    check_guard(found.record, guard)
+    if idle and found.turn_id is not None:
+        raise Conflict(f"{found.record.name} has an open turn: {found.turn_id}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """What forks take from an actor, living or not."""
+
+    base: int
+    drift: bool
+
+
+def heritage(conn: Connection, actor_id: str) -> Heritage:
+    """What forks take from an actor."""
+    row = conn.execute(_HERITAGE, {"key": actor_id}).one()
+    return Heritage(row.base, row.drift)
+
+
+def column(conn: Connection, actor_id: str, what: ColumnElement[T]) -> T | None:
+    """One column of an actor, living or not; None if there is no such actor."""
+    return conn.scalar(select(what).where(actor.c.id == actor_id))
+
+
+def reserve_seq(conn: Connection, actor_id: str) -> tuple[int, int, bool]:
+    """Take the next seq of an actor, living or not; returns it with its epoch and drift."""
+    row = conn.execute(_SEQ, {"key": actor_id}).one()
+    conn.execute(_TAKE_SEQ, {"key": actor_id})
+    return row.next_seq, row.epoch, row.drift
+
+
+def records(conn: Connection, ids: Sequence[str]) -> tuple[ActorRecord, ...]:
+    """Living actors, in the order asked for."""
+    found: dict[str, ActorRecord] = {}
+    for at in range(0, len(ids), _CHUNK):
+        for row in conn.execute(_LIVING.where(actor.c.id.in_(ids[at : at + _CHUNK]))):
+            found[row.id] = _actor(row).record
+    return tuple(found[one] for one in ids)
+
+
+def count(conn: Connection) -> int:
+    """Living actors."""
+    return conn.scalar(_COUNT) or 0
+
+
+def page(conn: Connection, query: ActorQuery) -> tuple[list[Actor], bool]:
+    """One page in order of id, and whether more follow."""
+    found: list[Actor] = []
+    for row in _candidates(conn, query):
+        if query.exclude is not None and row.id in query.exclude:
+            continue
+        if len(found) == query.limit:
+            return found, True
+        found.append(_actor(row))
+    return found, False
+
+
+def add(
+    scope: Scope,
+    new: NewActor,
+    *,
+    segment: int,
+    position: int,
+    base: int,
+    next_seq: int,
+    parent: int | None = None,
+    drift: bool = False,
+) -> None:
+    """Insert an actor that stands at its newest version. Raises: ActorExists."""
+    values = {
+        "id": new.id,
+        "name": new.name,
+        "model": new.model,
+        "segment": segment,
+        "position": position,
+        "base": base,
+        "head": next_seq - 1,
+        "next_seq": next_seq,
+        "generation": 1,
+        "seed": new.seed,
+        "epoch": 1,
+        "owner": scope.incarnation,
+        "pinned": False,
+        "drift": drift,
+        "labels": dict(new.labels),
+        "parent": parent,
+        "created_us": scope.now_us,
+        "updated_us": scope.now_us,
+    }
+    try:
+        scope.conn.execute(_INSERT, values)
+    except IntegrityError as error:
+        raise ActorExists(f"an actor named {new.name!r} exists") from error
+    _label(scope.conn, new.id, new.labels)
+
+
+def change(scope: Scope, old: Actor, **columns: Any) -> Actor:
+    """Set an actor's columns and bump its generation. Raises: ActorExists."""
+    columns |= {"generation": old.record.generation + 1, "updated_us": scope.now_us}
+    try:
+        scope.conn.execute(update(actor).where(actor.c.id == old.record.id).values(**columns))
+    except IntegrityError as error:
+        raise ActorExists(f"an actor named {columns.get('name')!r} exists") from error
+    if "labels" in columns:
+        scope.conn.execute(_DROP_LABELS, {"key": old.record.id})
+        _label(scope.conn, old.record.id, columns["labels"])
+    columns["updated_at"] = columns.pop("updated_us")
+    row = {key: columns.pop(key) for key in ("next_seq", "turn_id") if key in columns}
+    return replace(old, record=replace(old.record, **columns), **row)
+
+
+def bury(scope: Scope, old: Actor) -> None:
+    """Make an actor a deleted one; its row stays, its name is free."""
+    columns = {
+        "deleted_us": scope.now_us,
+        "updated_us": scope.now_us,
+        "generation": old.record.generation + 1,
+    }
+    scope.conn.execute(update(actor).where(actor.c.id == old.record.id).values(**columns))
+    scope.conn.execute(_DROP_LABELS, {"key": old.record.id})
+
+
+def take_over(scope: Scope, incarnation: int) -> None:
+    """Make a new incarnation the owner of every living actor; older epochs are stale."""
+    scope.conn.execute(
+        update(actor)
+        .where(actor.c.deleted_us.is_(None))
+        .values(epoch=actor.c.epoch + 1, owner=incarnation)
+    )
+
+
+def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Row[Any]]:
+    """Living actors that match all filters but `exclude`, in order of id."""
+    rows = _LIVING.order_by(actor.c.id)
+    if query.model is not None:
+        rows = rows.where(actor.c.model == query.model)
+    if query.q is not None:
+        rows = rows.where(func.lower(actor.c.name).contains(query.q.lower(), autoescape=True))
+    if query.label is not None:
+        key, value = query.label
+        labelled = select(actor_label.c.actor_id).where(actor_label.c.key == key)
+        if value is not None:
+            labelled = labelled.where(actor_label.c.value == value)
+        rows = rows.where(actor.c.id.in_(labelled))
+    after = query.after or ""
+    if query.ids is not None:
+        wanted = sorted(one for one in query.ids if one > after)
+        for at in range(0, len(wanted), _CHUNK):
+            yield from conn.execute(rows.where(actor.c.id.in_(wanted[at : at + _CHUNK])))
+        return
+    while True:
+        part = conn.execute(rows.where(actor.c.id > after).limit(_CHUNK)).all()
+        yield from part
+        if len(part) < _CHUNK:
+            return
+        after = part[-1].id
+
+
+def _label(conn: Connection, actor_id: str, labels: Mapping[str, str]) -> None:
+    rows = [{"key": key, "actor_id": actor_id, "value": one} for key, one in labels.items()]
+    if rows:
+        conn.execute(_INSERT_LABEL, rows)
+
+
+def _actor(row: Row[Any]) -> Actor:
+    record = ActorRecord(
+        id=row.id,
+        name=row.name,
+        model=row.model,
+        segment=row.segment,
+        position=row.position,
+        base=row.base,
+        head=row.head,
+        generation=row.generation,
+        seed=row.seed,
+        epoch=row.epoch,
+        pinned=row.pinned,
+        labels=row.labels,
+        ttl_s=row.ttl_s,
+        parent=row.parent_handle,
+        quarantine=row.quarantine,
+        drift=row.drift,
+        created_at=row.created_us,
+        updated_at=row.updated_us,
+    )
+    return Actor(record, row.next_seq, row.turn_id)

@@ -1,0 +1,131 @@
+"""How actors come into being: created, forked, imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from statevisor.hypervisor.errors import ActorExists
+from statevisor.hypervisor.ports import ImageMeta, NewActor, Once, Origin, Provenance
+from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
+from statevisor.hypervisor.vocab import Op
+from statevisor.store import actors, checkpoints, operations, origins, runs, segments, versions
+from statevisor.store.guards import result_of
+from statevisor.store.scope import Scope
+from statevisor.store.segments import Segment
+from statevisor.store.tables import actor
+
+
+def create(scope: Scope, new: NewActor, prompt: Sequence[int], once: Once | None) -> ActorRecord:
+    """An actor with a root segment and version 0 behind its prompt. Raises: ActorExists."""
+    operations.check(scope, once)
+    segment = segments.insert_segment(scope.conn, new.id, 0)
+    actors.add(scope, new, segment=segment.record.id, position=len(prompt), base=0, next_seq=1)
+    runs.insert_run(scope.conn, segment.record.id, 0, "prompt", prompt)
+    _version(scope, new, 0, segment, len(prompt), Op.CREATE, (), scope.builds.get(new.model))
+    made = actors.get(scope.conn, new.id).record
+    operations.store(scope, once, result_of(actor=made))
+    return made
+
+
+def fork(
+    scope: Scope,
+    children: Sequence[NewActor],
+    origin: Origin,
+    prompt: Sequence[int],
+    once: Once | None,
+) -> tuple[ActorRecord, ...]:
+    """Actors that begin at a place of another's history, all or none.
+
+    Version 0 (fork) stands at the origin; with a prompt, version 1 (turn) behind it.
+    Raises: ActorExists, NotFound, VersionNotFound.
+    """
+    operations.check(scope, once)
+    here = origins.home(scope, origin)
+    parent = origins.parent(scope, origin, here)
+    made = versions.made(scope.conn, parent)
+    source = actors.heritage(scope.conn, here.record.actor_id)
+    drift = made.drift or source.drift
+    for new in children:
+        _check_id(scope, new)
+        segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=here)
+        actors.add(
+            scope,
+            new,
+            segment=segment.record.id,
+            position=origin.position + len(prompt),
+            base=source.base,
+            next_seq=2 if prompt else 1,
+            parent=parent,
+            drift=drift,
+        )
+        first = _version(
+            scope, new, 0, segment, origin.position, Op.FORK, (parent,), made.build, drift
+        )
+        if prompt:
+            end = origin.position + len(prompt)
+            runs.insert_run(scope.conn, segment.record.id, origin.position, "prompt", prompt)
+            build = scope.builds.get(new.model)
+            _version(scope, new, 1, segment, end, Op.TURN, (first,), build, drift)
+    records = actors.records(scope.conn, [new.id for new in children])
+    operations.store(scope, once, result_of(actors=records))
+    return records
+
+
+def import_image(
+    scope: Scope,
+    new: NewActor,
+    image: ImageRef,
+    meta: ImageMeta,
+    agent: str | None,
+    once: Once | None,
+) -> tuple[ActorRecord, VersionRecord]:
+    """An actor that begins at an image from elsewhere. Raises: ActorExists.
+
+    Tokens that the image's state has not absorbed lie on a segment below the rooted one: they are
+    known, but no state before the image is.
+    """
+    operations.check(scope, once)
+    _check_id(scope, new)
+    base = meta.position - len(meta.pending)
+    below: Segment | None = None
+    if meta.pending:
+        below = segments.insert_segment(scope.conn, new.id, base)
+        runs.insert_run(scope.conn, below.record.id, base, "prompt", meta.pending)
+    segment = segments.insert_segment(scope.conn, new.id, meta.position, parent=below, rooted=True)
+    actors.add(scope, new, segment=segment.record.id, position=meta.position, base=base, next_seq=1)
+    checkpoints.keep(scope, segment.record.id, meta.position, image)
+    number = _version(scope, new, 0, segment, meta.position, Op.IMPORT, (), image.build)
+    versions.explain(scope, number, segment.record.id, Provenance(agent=agent))
+    made = actors.get(scope.conn, new.id).record, versions.one(scope.conn, number)
+    operations.store(scope, once, result_of(actor=made[0], version=made[1]))
+    return made
+
+
+def _check_id(scope: Scope, new: NewActor) -> None:
+    if actors.column(scope.conn, new.id, actor.c.id) is not None:
+        raise ActorExists(f"an actor of id {new.id} exists or existed")
+
+
+def _version(
+    scope: Scope,
+    new: NewActor,
+    seq: int,
+    segment: Segment,
+    position: int,
+    op: Op,
+    parents: Sequence[int],
+    build: str | None,
+    drift: bool = False,
+) -> int:
+    return versions.add(
+        scope,
+        actor_id=new.id,
+        epoch=1,
+        seq=seq,
+        segment=segment,
+        position=position,
+        op=op,
+        parents=parents,
+        build=build,
+        drift=drift,
+    )

@@ -1,0 +1,161 @@
+"""How an actor's history takes another way: snapshots, mutations, rollbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from statevisor.hypervisor.ports import Guard, Origin, Provenance
+from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
+from statevisor.hypervisor.vocab import Op
+from statevisor.store import actors, checkpoints, operations, origins, segments, versions
+from statevisor.store.actors import Actor
+from statevisor.store.guards import result_of
+from statevisor.store.scope import Scope
+from statevisor.store.segments import Segment
+
+
+def snapshot(
+    scope: Scope,
+    actor_id: str,
+    origin: Origin,
+    tag: str | None,
+    labels: Mapping[str, str],
+    guard: Guard,
+) -> VersionRecord:
+    """A version at a committed place; the actor itself stays as it is, an open turn goes on.
+
+    Raises: ActorNotFound, Fenced, GenerationConflict, NotFound, VersionNotFound.
+    """
+    actor = actors.guarded(scope, actor_id, guard)
+    operations.check(scope, guard.once)
+    here = origins.home(scope, origin)
+    seq, epoch, drift = actors.reserve_seq(scope.conn, actor_id)
+    number = versions.add(
+        scope,
+        actor_id=actor.record.id,
+        epoch=epoch,
+        seq=seq,
+        segment=here,
+        position=origin.position,
+        op=Op.SNAPSHOT,
+        parents=origins.before(scope, here, origin.position),
+        build=origins.build(scope, here, origin.position),
+        drift=drift,
+        labels=labels,
+    )
+    if tag is not None:
+        versions.set_tag(scope, tag, number)
+    made = versions.one(scope.conn, number)
+    operations.store(scope, guard.once, result_of(version=made))
+    return made
+
+
+def mutate(
+    scope: Scope, actor_id: str, image: ImageRef, why: Provenance, guard: Guard
+) -> tuple[ActorRecord, VersionRecord]:
+    """A rooted segment where the actor stands, beginning with that image.
+
+    A blend with a drifted parent makes the actor drifted. `why.weights` belong to the parents in
+    order: the actor's own first if there is one weight more than `why.parents`.
+    Raises: ActorNotFound, Fenced, GenerationConflict, Conflict (a turn is open), VersionNotFound.
+    """
+    actor = actors.guarded(scope, actor_id, guard, idle=True)
+    operations.check(scope, guard.once)
+    old = actor.record
+    merged = [versions.resolve(scope.conn, handle) for handle in why.parents]
+    drift = old.drift or any(versions.made(scope.conn, number).drift for number in merged)
+    below = segments.get(scope.conn, old.segment)
+    segment = segments.insert_segment(scope.conn, actor_id, old.position, parent=below, rooted=True)
+    checkpoints.keep(scope, segment.record.id, old.position, image)
+    own = origins.before(scope, below, old.position)
+    actor, number = _move(
+        scope,
+        actor,
+        Op.MUTATE,
+        segment,
+        parents=(*own, *merged),
+        build=image.build,
+        weights=why.weights if len(why.weights) > len(merged) else (0.0, *why.weights),
+        drift=drift,
+    )
+    versions.explain(scope, number, segment.record.id, why)
+    return _done(scope, actor, number, guard)
+
+
+def rollback(
+    scope: Scope, actor_id: str, origin: Origin, seed: int | None, guard: Guard
+) -> tuple[ActorRecord, VersionRecord]:
+    """A segment that begins at an earlier place; lifts a quarantine.
+
+    Raises: ActorNotFound, Fenced, GenerationConflict, Conflict (a turn is open), NotFound,
+    VersionNotFound.
+    """
+    actor = actors.guarded(scope, actor_id, guard, idle=True)
+    operations.check(scope, guard.once)
+    here = origins.home(scope, origin)
+    parent = origins.parent(scope, origin, here)
+    actor = actors.get(scope.conn, actor_id)  # an anchor may have taken a seq of this very actor
+    made = versions.made(scope.conn, parent)
+    segment = segments.insert_segment(scope.conn, actor_id, origin.position, parent=here)
+    actor, number = _move(
+        scope,
+        actor,
+        Op.ROLLBACK,
+        segment,
+        parents=(parent,),
+        build=made.build,
+        drift=actor.record.drift or made.drift,
+        base=actors.heritage(scope.conn, here.record.actor_id).base,
+        quarantine=None,
+        seed=actor.record.seed if seed is None else seed,
+    )
+    return _done(scope, actor, number, guard)
+
+
+def _move(
+    scope: Scope,
+    actor: Actor,
+    op: Op,
+    segment: Segment,
+    *,
+    parents: Iterable[int],
+    build: str | None,
+    drift: bool,
+    weights: Sequence[float] = (),
+    **columns: Any,
+) -> tuple[Actor, int]:
+    """Let the actor stand at the beginning of a new segment, under a new version."""
+    position = segment.record.position
+    number = versions.add(
+        scope,
+        actor_id=actor.record.id,
+        epoch=actor.record.epoch,
+        seq=actor.next_seq,
+        segment=segment,
+        position=position,
+        op=op,
+        parents=parents,
+        build=build,
+        drift=drift,
+        weights=weights,
+    )
+    moved = actors.change(
+        scope,
+        actor,
+        segment=segment.record.id,
+        position=position,
+        head=actor.next_seq,
+        next_seq=actor.next_seq + 1,
+        drift=drift,
+        **columns,
+    )
+    return moved, number
+
+
+def _done(
+    scope: Scope, actor: Actor, number: int, guard: Guard
+) -> tuple[ActorRecord, VersionRecord]:
+    made = actor.record, versions.one(scope.conn, number)
+    operations.store(scope, guard.once, result_of(actor=made[0], version=made[1]))
+    return made

@@ -1,0 +1,180 @@
+"""Questions about where a version comes from and what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, select, text
+
+from statevisor.hypervisor.records import VersionRecord
+from statevisor.hypervisor.vocab import Op
+from statevisor.store import segments, versions
+from statevisor.store.tables import touched, version, version_parent
+
+_CHUNK = 500
+
+_edge = version_parent.c
+_UP = (
+    select(_edge.child.label("here"), _edge.parent.label("near"))
+    .where(_edge.child.in_(bindparam("ids", expanding=True)))
+    .order_by(_edge.child, _edge.ord)
+)
+_DOWN = (
+    select(_edge.parent.label("here"), _edge.child.label("near"))
+    .where(_edge.parent.in_(bindparam("ids", expanding=True)))
+    .order_by(_edge.parent, _edge.child)
+)
+_PLACE = select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
+_MERGED = (
+    select(_edge.parent)
+    .join(version, version.c.id == _edge.child)
+    .join(touched, touched.c.version == version.c.id)
+    .where(touched.c.segment.in_(bindparam("ids", expanding=True)), _edge.ord > 0)
+    .distinct()
+)
+_SHARED = (
+    select(version.c.id, version.c.position)
+    .where(
+        version.c.segment == bindparam("at"),
+        version.c.position <= bindparam("top"),
+        version.c.id < bindparam("older"),
+    )
+    .order_by(version.c.position.desc(), version.c.id.desc())
+    .limit(1)
+)
+
+#: The nearest segment of a path whose first state comes of a rule that touched a layer.
+BLAME = text(
+    """
+    WITH RECURSIVE path(id, top, parent, position, depth, hit) AS (
+        SELECT id, CAST(:top AS BIGINT), parent, position, depth,
+               (SELECT max(t.version) FROM touched t
+                WHERE t.segment = segment.id AND t.layer IN (:layer, -1)
+                  AND segment.position <= :top)
+        FROM segment WHERE id = :at
+        UNION ALL
+        SELECT path.parent,
+               CASE WHEN path.top < path.position THEN path.top ELSE path.position END,
+               (SELECT s.parent FROM segment s WHERE s.id = path.parent),
+               (SELECT s.position FROM segment s WHERE s.id = path.parent),
+               path.depth - 1,
+               (SELECT max(t.version) FROM touched t
+                WHERE t.segment = path.parent AND t.layer IN (:layer, -1))
+        FROM path WHERE path.parent IS NOT NULL AND path.hit IS NULL
+    )
+    SELECT hit FROM path ORDER BY depth LIMIT 1
+    """
+)
+
+Edge = tuple[str, str, Op]
+
+
+def graph(
+    conn: Connection, handle: str, direction: str, depth: int, limit: int
+) -> tuple[tuple[VersionRecord, ...], tuple[Edge, ...], bool]:
+    """What is around a version, nearest first, with the edges among it.
+
+    The flag says that something was left out, beyond `depth` hops or `limit` nodes.
+    Raises: VersionNotFound.
+    """
+    start = versions.resolve(conn, handle)
+    seen: dict[int, int] = {start: 0}
+    cut = False
+    for wanted, query in (("ancestors", _UP), ("descendants", _DOWN)):
+        if direction in (wanted, "both"):
+            cut |= _spread(conn, query, start, seen, depth, limit)
+    nodes = versions.load(conn, tuple(seen))
+    records = dict(zip(seen, nodes, strict=True))
+    rank = {number: order for order, number in enumerate(seen)}
+    found = [edge for edge in _near(conn, _UP, tuple(seen)) if edge[1] in rank]
+    found.sort(key=lambda edge: rank[edge[0]])
+    edges = tuple(
+        (records[parent].handle, records[child].handle, records[child].op)
+        for child, parent in dict.fromkeys(found)
+    )
+    return nodes, edges, cut
+
+
+def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
+    """The last version that both come from, or one of the two; None if they share nothing.
+
+    It stands at the last place that both histories pass, or before it. Raises: VersionNotFound.
+    """
+    older, newer = sorted((versions.resolve(conn, a), versions.resolve(conn, b)))
+    theirs = _reach(conn, newer)
+    here = conn.execute(_PLACE, {"key": older}).one()
+    reached = theirs.get(here.segment)
+    if older == newer or (reached is not None and here.position <= reached[1]):
+        return older
+    mine = _reach(conn, older)
+    best: tuple[int, int, int] | None = None
+    for segment in mine.keys() & theirs.keys():
+        depth, top = mine[segment]
+        top = min(top, theirs[segment][1])
+        found = conn.execute(_SHARED, {"at": segment, "top": top, "older": older}).first()
+        if found is not None:
+            best = max(best or (-1, -1, -1), (depth, found.position, found.id))
+    return None if best is None else best[2]
+
+
+def blame(conn: Connection, handle: str, layer: int) -> int | None:
+    """The mutation that last touched a layer on a version's path. Raises: VersionNotFound."""
+    here = conn.execute(_PLACE, {"key": versions.resolve(conn, handle)}).one()
+    hit = conn.scalar(BLAME, {"at": here.segment, "top": here.position, "layer": layer})
+    return None if hit is None else int(hit)
+
+
+def _spread(
+    conn: Connection,
+    query: Select[Any],
+    start: int,
+    seen: dict[int, int],
+    depth: int,
+    limit: int,
+) -> bool:
+    """Add what is reached from `start` to `seen`, level by level; says whether any was left out."""
+    level, hops, cut = [start], 0, False
+    while level:
+        near = _near(conn, query, level)
+        level = []
+        for _, number in near:
+            if number in seen:
+                continue
+            if hops == depth or len(seen) == limit:
+                cut = True
+                continue
+            seen[number] = hops + 1
+            level.append(number)
+        hops += 1
+    return cut
+
+
+def _near(conn: Connection, query: Select[Any], ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Edges at versions, in the order of the versions asked for."""
+    found: dict[int, list[int]] = {}
+    for at in range(0, len(ids), _CHUNK):
+        for row in conn.execute(query, {"ids": list(ids[at : at + _CHUNK])}):
+            found.setdefault(row.here, []).append(row.near)
+    return [(here, near) for here in ids for near in found.get(here, ())]
+
+
+def _reach(conn: Connection, number: int) -> dict[int, tuple[int, int]]:
+    """Depth of every segment in a version's past and how far it is part of it, blends included."""
+    reach: dict[int, tuple[int, int]] = {}
+    queue, done = deque([number]), {number}
+    while queue:
+        here = conn.execute(_PLACE, {"key": queue.popleft()}).one()
+        steps = segments.path(conn, here.segment, here.position)
+        grown = []
+        for step in steps:
+            if step.id not in reach or reach[step.id][1] < step.top:
+                reach[step.id] = (step.depth, step.top)
+                grown.append(step.id)
+        for at in range(0, len(grown), _CHUNK):
+            for parent in conn.scalars(_MERGED, {"ids": grown[at : at + _CHUNK]}):
+                if parent not in done:
+                    done.add(parent)
+                    queue.append(parent)
+    return reach

@@ -1,0 +1,81 @@
+"""Where new segments begin."""
+
+from __future__ import annotations
+
+from statevisor.hypervisor.errors import VersionNotFound
+from statevisor.hypervisor.ports import Origin
+from statevisor.hypervisor.vocab import Op
+from statevisor.store import actors, runs, segments, versions
+from statevisor.store.scope import Scope
+from statevisor.store.segments import Segment
+from statevisor.store.tables import actor
+
+
+def home(scope: Scope, origin: Origin) -> Segment:
+    """The segment that holds an origin's last event, checked. Raises: NotFound, VersionNotFound."""
+    here = segments.home(scope.conn, origin.segment, origin.position)
+    if origin.position > here.record.position and origin.position > _end(scope, here):
+        raise VersionNotFound(f"position {origin.position} is beyond the end of this history")
+    return here
+
+
+def parent(scope: Scope, origin: Origin, here: Segment) -> int:
+    """The version that a new segment begins at; a hidden anchor is made if there is none.
+
+    Raises: VersionNotFound, if the named version is not at that place.
+    """
+    conn, position = scope.conn, origin.position
+    if origin.handle is not None:
+        named = versions.resolve(conn, origin.handle)
+        if versions.place(conn, named) != (here.place_of(position), position):
+            raise VersionNotFound(f"{origin.handle} is not at position {position}")
+        return named
+    for hidden in (False, True):
+        found = versions.at(conn, here, position, hidden=hidden)
+        if found is not None:
+            return found
+    return _anchor(scope, here, position)
+
+
+def before(scope: Scope, here: Segment, position: int) -> tuple[int, ...]:
+    """The version that one at this place follows: the last one on the way, or else the first."""
+    found = versions.latest(scope.conn, here.record.id, position)
+    if found is None:
+        found = versions.maker(scope.conn, here.record.id, position)
+    return () if found is None else (found,)
+
+
+def build(scope: Scope, here: Segment, position: int) -> str | None:
+    """The build that computed the state at a place."""
+    maker = versions.maker(scope.conn, here.record.id, position)
+    if maker is not None:
+        return versions.made(scope.conn, maker).build
+    model = actors.column(scope.conn, here.record.actor_id, actor.c.model)
+    return None if model is None else scope.builds.get(model)
+
+
+def _anchor(scope: Scope, here: Segment, position: int) -> int:
+    """A version that nobody asked for; its actor's head and generation stay."""
+    owner = here.record.actor_id
+    seq, epoch, drift = actors.reserve_seq(scope.conn, owner)
+    return versions.add(
+        scope,
+        actor_id=owner,
+        epoch=epoch,
+        seq=seq,
+        segment=here,
+        position=position,
+        op=Op.SNAPSHOT,
+        parents=before(scope, here, position),
+        build=build(scope, here, position),
+        drift=drift,
+        hidden=True,
+    )
+
+
+def _end(scope: Scope, here: Segment) -> int:
+    """How far a segment's tokens reach, journalled ones of this very group included."""
+    for tail in scope.tails.all():
+        if tail.segment == here.record.id:
+            return tail.end
+    return runs.end(scope.conn, here.record.id) or here.record.position

@@ -1,0 +1,44 @@
+"""Reading calls on threads of their own, each in one snapshot of the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from statevisor.store.db import READERS, translated
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Readers:
+    """A few threads with a connection each."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
+
+    async def run(
+        self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a function with a connection, in one snapshot.
+
+        Raises: what it raises; Unavailable (the database cannot be read).
+        """
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: self._read(read, *args, **kwargs)
+        )
+
+    async def close(self) -> None:
+        """Wait for what is running."""
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    def _read(
+        self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with translated(), self._engine.begin() as conn:
+            return read(conn, *args, **kwargs)

@@ -1,0 +1,150 @@
+"""Segments and the paths they form.
+
+Recursion runs over segments, never over versions, and its steps are scalar subqueries: SQLite
+builds a Bloom filter over the whole table for the join form, on every query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, insert, select, text
+
+from statevisor.hypervisor.errors import NotFound, VersionNotFound
+from statevisor.hypervisor.records import SegmentRecord
+from statevisor.store.tables import segment as table
+
+_GET = select(table).where(table.c.id == bindparam("at"))
+_INSERT = insert(table)
+
+#: Every segment of a path down to the one that holds `floor`, nearest first, and how far it goes.
+PATH = text(
+    """
+    WITH RECURSIVE path(id, top, parent, position, rooted, depth) AS (
+        SELECT id, CAST(:top AS BIGINT), parent, position, rooted, depth FROM segment WHERE id = :at
+        UNION ALL
+        SELECT path.parent,
+               CASE WHEN path.top < path.position THEN path.top ELSE path.position END,
+               (SELECT s.parent FROM segment s WHERE s.id = path.parent),
+               (SELECT s.position FROM segment s WHERE s.id = path.parent),
+               (SELECT s.rooted FROM segment s WHERE s.id = path.parent),
+               path.depth - 1
+        FROM path WHERE path.parent IS NOT NULL AND path.position > :floor
+    )
+    SELECT id, top, position, rooted, depth FROM path WHERE top >= position ORDER BY depth DESC
+    """
+)
+
+#: The segment that holds the last event at a position: the first on the way up not above it.
+HOME = text(
+    """
+    WITH RECURSIVE up(id, parent, position, depth) AS (
+        SELECT id, parent, position, depth FROM segment WHERE id = :at
+        UNION ALL
+        SELECT up.parent,
+               (SELECT s.parent FROM segment s WHERE s.id = up.parent),
+               (SELECT s.position FROM segment s WHERE s.id = up.parent),
+               up.depth - 1
+        FROM up WHERE up.parent IS NOT NULL AND up.position > :top
+    )
+    SELECT id FROM up WHERE position <= :top ORDER BY depth DESC LIMIT 1
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One segment of a path."""
+
+    id: int
+    top: int  #: the path follows it up to here
+    position: int
+    rooted: bool
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment's row."""
+
+    record: SegmentRecord
+    place: int  #: the segment that its first state belongs to
+
+    def place_of(self, position: int) -> int:
+        """The segment under which the image of a position on this one is kept."""
+        return self.place if position == self.record.position else self.record.id
+
+
+def get(conn: Connection, segment: int) -> Segment:
+    """Raises: NotFound."""
+    row = conn.execute(_GET, {"at": segment}).first()
+    if row is None:
+        raise NotFound(f"there is no segment {segment}")
+    record = SegmentRecord(
+        id=row.id,
+        actor_id=row.actor_id,
+        parent=row.parent,
+        position=row.position,
+        rooted=row.rooted,
+        depth=row.depth,
+    )
+    return Segment(record, row.id if row.place is None else row.place)
+
+
+def home(conn: Connection, segment: int, position: int) -> Segment:
+    """The segment that holds the last event at a place of a path.
+
+    Raises: VersionNotFound, if the state there is not known (before an import).
+    """
+    here = get(conn, segment)
+    if position < here.record.position:
+        found = conn.scalar(HOME, {"at": segment, "top": position})
+        if found is None:
+            raise _unknown(position)
+        here = get(conn, found)
+    record = here.record
+    if record.parent is None and not record.rooted and record.position > 0:
+        raise _unknown(position)
+    return here
+
+
+def path(conn: Connection, segment: int, position: int, floor: int = -1) -> list[Step]:
+    """Segments of a path, nearest first, down to the one that holds `floor`."""
+    rows = conn.execute(PATH, {"at": segment, "top": position, "floor": floor})
+    return [Step(row.id, row.top, row.position, bool(row.rooted), row.depth) for row in rows]
+
+
+def insert_segment(
+    conn: Connection,
+    actor_id: str,
+    position: int,
+    *,
+    parent: Segment | None = None,
+    rooted: bool = False,
+) -> Segment:
+    """Add a segment; one with a parent begins at that position of it."""
+    shares = parent is not None and not rooted
+    place = parent.place_of(position) if parent is not None and shares else None
+    values = {
+        "actor_id": actor_id,
+        "parent": None if parent is None else parent.record.id,
+        "position": position,
+        "rooted": rooted,
+        "depth": 0 if parent is None else parent.record.depth + 1,
+        "place": place,
+    }
+    key = conn.execute(_INSERT, values).inserted_primary_key
+    assert key is not None
+    made = SegmentRecord(
+        id=key[0],
+        actor_id=actor_id,
+        parent=None if parent is None else parent.record.id,
+        position=position,
+        rooted=rooted,
+        depth=0 if parent is None else parent.record.depth + 1,
+    )
+    return Segment(made, made.id if place is None else place)
+
+
+def _unknown(position: int) -> VersionNotFound:
+    return VersionNotFound(f"the state at position {position} is not part of this history")

@@ -1,0 +1,242 @@
+"""The tables of the catalog, as SQLAlchemy Core, for SQLite and PostgreSQL alike.
+
+Times are microseconds since 1970. `epoch` and `owner` (an incarnation) stand on every row that
+says who may write, so that several hypervisors can share one catalog later. A foreign key that
+would close a circle (an actor's open turn, its parent version) is left out.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+#: A 64-bit key that the database counts up.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+_Json = JSON(none_as_null=True)
+
+#: Who holds the data folder: the highest incarnation does.
+owner = Table(
+    "owner",
+    metadata,
+    Column("incarnation", _Id, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("claimed_us", BigInteger, nullable=False),
+)
+
+segment = Table(
+    "segment",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("actor_id", Text, nullable=False, index=True),
+    Column("parent", ForeignKey("segment.id"), index=True),
+    Column("position", BigInteger, nullable=False),
+    Column("rooted", Boolean, nullable=False),
+    Column("depth", Integer, nullable=False),
+    Column("place", BigInteger),  # older segment that its first state belongs to; null: itself
+)
+
+actor = Table(
+    "actor",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, index=True),
+    Column("model", Text, nullable=False),
+    Column("segment", ForeignKey("segment.id"), nullable=False),
+    Column("position", BigInteger, nullable=False),  # without the journalled tokens of `turn_id`
+    Column("base", BigInteger, nullable=False),
+    Column("head", Integer, nullable=False),
+    Column("next_seq", Integer, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", BigInteger, nullable=False),
+    Column("pinned", Boolean, nullable=False),
+    Column("drift", Boolean, nullable=False),
+    Column("labels", _Json, nullable=False),
+    Column("ttl_s", BigInteger),
+    Column("parent", BigInteger),  # the version it was forked from
+    Column("quarantine", Text),
+    Column("turn_id", Text),  # its open turn
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    Column("deleted_us", BigInteger),
+)
+#: A name belongs to one living actor.
+Index(
+    "uq_actor_living_name",
+    actor.c.name,
+    unique=True,
+    sqlite_where=actor.c.deleted_us.is_(None),
+    postgresql_where=actor.c.deleted_us.is_(None),
+)
+
+#: The labels of living actors once more, to search by.
+actor_label = Table(
+    "actor_label",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("actor_id", ForeignKey("actor.id"), primary_key=True, index=True),
+    Column("value", Text, nullable=False),
+)
+
+#: Tokens at rest, packed as little-endian int32.
+token_run = Table(
+    "token_run",
+    metadata,
+    Column("segment", ForeignKey("segment.id"), primary_key=True),
+    Column("start", BigInteger, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+#: Generated tokens of open turns, one row per group commit (`store/journal.py`).
+journal = Table(
+    "journal",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+turn = Table(
+    "turn",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("actor_id", ForeignKey("actor.id"), nullable=False, index=True),
+    Column("segment", ForeignKey("segment.id"), nullable=False),
+    Column("start", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("settings", _Json, nullable=False),
+    Column("generated_from", BigInteger, nullable=False),  # position of its first own token
+    Column("position", BigInteger, nullable=False),  # behind the last token folded so far
+    Column("journal_after", BigInteger, nullable=False),  # its groups have higher ids
+    Column("finish", Text),
+    Column("broken", Boolean, nullable=False),
+    Column("text", Text),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+Index(
+    "ix_turn_open",
+    turn.c.id,
+    sqlite_where=turn.c.finish.is_(None),
+    postgresql_where=turn.c.finish.is_(None),
+)
+
+version = Table(
+    "version",
+    metadata,
+    Column("id", _Id, primary_key=True),  # parents have lower ids than children
+    Column("actor_id", ForeignKey("actor.id"), nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("segment", ForeignKey("segment.id"), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("place", BigInteger, nullable=False),  # the segment its image is kept under
+    Column("op", Text, nullable=False),
+    Column("hidden", Boolean, nullable=False),
+    Column("drift", Boolean, nullable=False),
+    Column("build", Text),
+    Column("labels", _Json, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    UniqueConstraint("actor_id", "seq"),
+    Index(None, "segment", "position"),
+)
+
+version_parent = Table(
+    "version_parent",
+    metadata,
+    Column("child", ForeignKey("version.id"), primary_key=True),
+    Column("ord", Integer, primary_key=True),  # 0: the version it follows; above: blended ones
+    Column("parent", ForeignKey("version.id"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),  # "main" | "merge"
+    Column("weight", Float),
+)
+
+#: What made a version whose state does not follow from tokens.
+mutation = Table(
+    "mutation",
+    metadata,
+    Column("version", ForeignKey("version.id"), primary_key=True),
+    Column("rule", Text),
+    Column("rule_version", Integer),
+    Column("params", _Json, nullable=False),
+    Column("selection", _Json, nullable=False),
+    Column("agent", Text),
+    Column("reason", Text),
+    Column("before", Text),
+)
+
+#: Which layers the mutation that opened a segment touched; -1 is every layer.
+touched = Table(
+    "touched",
+    metadata,
+    Column("segment", ForeignKey("segment.id"), primary_key=True),
+    Column("layer", Integer, primary_key=True),
+    Column("version", ForeignKey("version.id"), nullable=False),
+)
+
+image = Table(
+    "image",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("nbytes", BigInteger, nullable=False),
+    Column("slab", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("layout", Text, nullable=False),
+    Column("weights", Text, nullable=False),
+    Column("build", Text, nullable=False),
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    Column("segment", ForeignKey("segment.id"), primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("digest", ForeignKey("image.digest"), nullable=False, index=True),
+    Column("created_us", BigInteger, nullable=False),
+)
+
+tag = Table(
+    "tag",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", ForeignKey("version.id"), nullable=False, index=True),
+    Column("updated_us", BigInteger, nullable=False),
+)
+
+operation = Table(
+    "operation",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("request", Text, nullable=False),
+    Column("turn_id", Text, index=True),
+    Column("result", _Json),
+    Column("created_us", BigInteger, nullable=False, index=True),
+)

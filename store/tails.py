@@ -1,0 +1,140 @@
+"""The generated tokens of open turns in memory, so that no read has to search the journal.
+
+Two sides: the writer's thread changes tails inside a group and can take the changes back; readers
+on the event loop see a tail only as far as it is committed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Tail:
+    """What one open turn has generated."""
+
+    turn_id: str
+    actor_id: str
+    segment: int
+    start: int  #: position of its first token
+    journal_after: int  #: its groups have higher ids
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    folded: int = 0  #: so many of them are in a token run already
+    since: int = 0  #: the group that holds the first one not folded; 0: none is waiting
+    visible: int = 0  #: so many are committed
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token, committed or not."""
+        return self.start + len(self.tokens)
+
+
+class Tails:
+    """All open turns."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Tail] = {}
+        self._undo: list[Callable[[], object]] = []
+        self._touched: list[Tail] = []
+        self._shown: dict[str, Tail] = {}
+        self._ends: dict[str, int] = {}
+        self.last_group = 0  #: id of the newest journal row
+
+    # -- the writer's side -----------------------------------------------------------------------
+    def get(self, turn_id: str) -> Tail | None:
+        """An open turn's tail."""
+        return self._open.get(turn_id)
+
+    def all(self) -> Collection[Tail]:
+        """Tails of every open turn."""
+        return self._open.values()
+
+    def all_ends(self) -> Mapping[str, int]:
+        """How far every open turn reaches, in the group that runs now."""
+        return {tail.turn_id: tail.end for tail in self._open.values()}
+
+    def open(self, tail: Tail) -> None:
+        """A turn begins."""
+        self._open[tail.turn_id] = tail
+        self._touched.append(tail)
+        self._undo.append(partial(self._open.pop, tail.turn_id))
+
+    def close(self, tail: Tail) -> None:
+        """A turn ends."""
+        del self._open[tail.turn_id]
+        self._touched.append(tail)
+        self._undo.append(partial(self._open.__setitem__, tail.turn_id, tail))
+
+    def extend(self, tail: Tail, tokens: Sequence[int], group: int) -> None:
+        """Add a group's tokens to a tail."""
+        self._undo.append(partial(_restore, tail, len(tail.tokens), tail.folded, tail.since))
+        self._touched.append(tail)
+        if tokens:
+            tail.tokens.extend(tokens)
+            tail.since = tail.since or group
+
+    def fold(self, tail: Tail) -> None:
+        """All tokens of a tail are in token runs now."""
+        self._undo.append(partial(_restore, tail, len(tail.tokens), tail.folded, tail.since))
+        tail.folded, tail.since = len(tail.tokens), 0
+
+    def next_group(self) -> int:
+        """The id of a new journal row."""
+        self._undo.append(partial(setattr, self, "last_group", self.last_group))
+        self.last_group += 1
+        return self.last_group
+
+    def replace(self, tails: Sequence[Tail], last_group: int) -> None:
+        """Take these and no others, as read from the database."""
+        self._undo.append(partial(setattr, self, "last_group", self.last_group))
+        self._undo.append(partial(setattr, self, "_open", self._open))
+        self._touched += [*self._open.values(), *tails]
+        self._open = {tail.turn_id: tail for tail in tails}
+        self.last_group = last_group
+
+    def on_undo(self, step: Callable[[], object]) -> None:
+        """Let something else be taken back with the tails."""
+        self._undo.append(step)
+
+    def mark(self) -> int:
+        """A point to come back to."""
+        return len(self._undo)
+
+    def undo(self, mark: int) -> None:
+        """Take back every change since a mark, last first."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+        if not mark:
+            self._touched.clear()
+
+    def publish(self) -> None:
+        """Show what is committed; on the event loop, while no group runs."""
+        for tail in self._touched:
+            if self._open.get(tail.turn_id) is tail:
+                tail.visible = len(tail.tokens)
+                self._shown[tail.turn_id] = tail
+                self._ends[tail.turn_id] = tail.end
+            elif self._shown.get(tail.turn_id) is tail:
+                del self._shown[tail.turn_id], self._ends[tail.turn_id]
+        self._touched.clear()
+        self._undo.clear()
+
+    # -- the readers' side -----------------------------------------------------------------------
+    def ends(self) -> Mapping[str, int]:
+        """How far every open turn is committed, by its id; a copy."""
+        return self._ends.copy()
+
+    def seen(self, segment: int) -> tuple[int, array[int]] | None:
+        """The committed tokens of the turn open on a segment and where they begin; a copy."""
+        for tail in self._shown.values():
+            if tail.segment == segment:
+                return tail.start, tail.tokens[: tail.visible]
+        return None
+
+
+def _restore(tail: Tail, length: int, folded: int, since: int) -> None:
+    del tail.tokens[length:]
+    tail.folded, tail.since = folded, since

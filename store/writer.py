@@ -1,0 +1,195 @@
+"""The one task that writes: whatever has gathered becomes one transaction.
+
+The next group commits when the last commit returns; there is no timer. Every operation of a group
+runs under a savepoint, so one that fails leaves nothing and disturbs no other. A caller hears of
+its operation only after the commit (the output gate).
+
+If the database itself fails (disk full, I/O error) the group is rolled back, all its callers are
+told, and the writer stops for good: every later call is refused at once with the same error. What
+the disk holds is then decided by the next start, which reads nothing but committed groups. A write
+lock that someone else holds for too long fails the group and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from statevisor.hypervisor.errors import StatevisorError, Unavailable
+from statevisor.store.db import as_ours, is_outage
+
+_log = logging.getLogger(__name__)
+
+#: Operations that one group takes; the rest waits for the next.
+GROUP = 1024
+
+ScopeT = TypeVar("ScopeT")
+T = TypeVar("T")
+
+
+class Memory(Protocol):
+    """What changes in memory along with the database."""
+
+    def mark(self) -> int:
+        """A point to come back to."""
+        ...
+
+    def undo(self, mark: int) -> None:
+        """Take back every change since a mark."""
+        ...
+
+    def publish(self) -> None:
+        """Show the changes to readers; called on the event loop, after the commit."""
+        ...
+
+
+@dataclass(slots=True)
+class _Job:
+    op: Callable[[Any], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+class Writer(Generic[ScopeT]):
+    """Runs operations in groups on the writing connection's own thread.
+
+    `scope` makes what the operations of one group are called with; if it raises, the whole group
+    fails with its error.
+    """
+
+    def __init__(
+        self, engine: Engine, scope: Callable[[Connection], ScopeT], memory: Memory
+    ) -> None:
+        self._engine = engine
+        self._scope = scope
+        self._memory = memory
+        self._jobs: deque[_Job] = deque()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-writer")
+        self._conn: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self.stopped: StatevisorError | None = None  #: why it takes no more work
+        self.groups = 0  #: groups committed so far
+
+    async def start(self) -> None:
+        """Connect and begin to take work."""
+        loop = asyncio.get_running_loop()
+        self._conn = await loop.run_in_executor(self._thread, self._engine.connect)
+        self._task = loop.create_task(self._run(), name="catalog-writer")
+
+    async def close(self) -> None:
+        """Finish what has gathered, then let the connection go."""
+        self._closing = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        if self._conn is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._conn.close)
+        self._thread.shutdown()
+
+    async def submit(self, op: Callable[[ScopeT], T]) -> T:
+        """Run an operation in the next group and return its result once that is committed.
+
+        Raises: what the operation raised; Unavailable (the group could not be committed).
+        """
+        if self.stopped is not None:
+            raise self.stopped
+        if self._closing:
+            raise Unavailable("the catalog is closed")
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.append(_Job(op, future))
+        self._wake.set()
+        return await future
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._jobs or not self._closing:
+            if not self._jobs:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            group = [self._jobs.popleft() for _ in range(min(GROUP, len(self._jobs)))]
+            group = [job for job in group if not job.future.cancelled()]
+            if not group:
+                continue
+            failure = await loop.run_in_executor(self._thread, self._commit, group)
+            if failure is None:
+                self._memory.publish()
+            else:
+                self._fail(group, failure)
+            for job in group:
+                _resolve(job)
+
+    def _commit(self, group: list[_Job]) -> Exception | None:
+        """One transaction, on the writer's thread; returns why the whole group failed."""
+        assert self._conn is not None
+        try:
+            transaction = self._conn.begin()
+        except DBAPIError as error:
+            return as_ours(error)
+        try:
+            scope = self._scope(self._conn)
+            for job in group:
+                self._attempt(self._conn, scope, job)
+            transaction.commit()
+        except DBAPIError as error:
+            self._abandon(transaction)
+            self.stopped = as_ours(error)
+            _log.critical("the catalog takes no more writes: %s", error.orig)
+            return self.stopped
+        except Exception as error:
+            self._abandon(transaction)
+            return error
+        self.groups += 1
+        return None
+
+    def _attempt(self, conn: Connection, scope: ScopeT, job: _Job) -> None:
+        """One operation under a savepoint; lets only failures of the database through."""
+        mark = self._memory.mark()
+        conn.exec_driver_sql("SAVEPOINT op")
+        try:
+            job.result = job.op(scope)
+        except Exception as error:
+            if isinstance(error, DBAPIError):
+                if is_outage(error):
+                    raise
+                job.error = as_ours(error)
+                job.error.__cause__ = error
+            else:
+                job.error = error
+            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT op")
+            self._memory.undo(mark)
+        conn.exec_driver_sql("RELEASE SAVEPOINT op")
+
+    def _abandon(self, transaction: Any) -> None:
+        # A rollback that fails too changes nothing: the group was never committed.
+        with suppress(DBAPIError):
+            transaction.rollback()
+        self._memory.undo(0)
+
+    def _fail(self, group: list[_Job], failure: Exception) -> None:
+        if self.stopped is not None:
+            group += self._jobs
+            self._jobs.clear()
+        for job in group:
+            job.error = failure
+
+
+def _resolve(job: _Job) -> None:
+    if job.future.cancelled():
+        return
+    if job.error is not None:
+        job.future.set_exception(job.error)
+    else:
+        job.future.set_result(job.result)
