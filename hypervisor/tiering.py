@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from statevisor.hypervisor import placement
+from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.commands import (
     ActorView,
+    DrainView,
     Evict,
     EvictView,
     Hibernate,
     Resume,
     TierView,
 )
-from statevisor.hypervisor.errors import InvalidRequest
+from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import Catalog, Clock, Images
+from statevisor.hypervisor.ports import ActorQuery, Catalog, Clock, Images
+from statevisor.hypervisor.records import ActorRecord
 from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks
@@ -147,6 +150,43 @@ class Tiering:
         finally:
             actor.mailbox.leave()
         return True
+
+    async def lay_down(self) -> DrainView:
+        """Move every actor to nvme and write the images that are missing there."""
+        moved, written, failed = 0, 0, []
+        for actor in list(self._roster.actors.values()):
+            if self._roster.tier(actor) is not Tier.NVME:
+                fault = await self._down(actor)
+                moved += fault is None
+                failed += [fault] if fault else []
+        after: str | None = None
+        more = True
+        while more:
+            records, more = await self._catalog.actors(ActorQuery(after=after, limit=200))
+            for record in records:
+                after = record.id
+                if await self._has_gap(record):
+                    fault = await self._down(await self._roster.admit(record))
+                    written += fault is None
+                    failed += [fault] if fault else []
+        return DrainView(hibernated=moved, images=moved + written, failed=tuple(failed))
+
+    async def _has_gap(self, record: ActorRecord) -> bool:
+        if record.position < 2 or record.quarantine or record.model not in self._roster.batchers:
+            return False
+        return await self._catalog.image_at(record.segment, record.position) is None
+
+    async def _down(self, actor: Actor) -> str | None:
+        """Resume an actor if it has to be caught up, and hibernate it; returns what went wrong."""
+        residency = self._roster.residency(actor)
+        try:
+            async with actor.mailbox.turn():
+                if self._roster.tier(actor) is Tier.NVME:
+                    await residency.resume(actor)
+                await residency.hibernate(actor, Tier.NVME)
+        except StatevisorError as error:
+            return f"{actor.record.name}: {error.code}"
+        return None
 
     def stats(self) -> Mapping[str, float]:
         """Gauges of the moment."""

@@ -41,9 +41,9 @@ from statevisor.hypervisor.commands import (
 )
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.conversations import Conversations
-from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.history import History, Paths
+from statevisor.hypervisor.idle import IdleTimer
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.library import Library
 from statevisor.hypervisor.ports import Catalog, Clock, Guest, Images, Meter
@@ -54,7 +54,6 @@ from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.tasks import Tasks
 from statevisor.hypervisor.tiering import Tiering
 from statevisor.hypervisor.turns import Turns
-from statevisor.hypervisor.vocab import Tier
 
 
 class Visor:
@@ -74,7 +73,7 @@ class Visor:
         self._catalog = catalog
         self._running = False
         self._gate = OutputGate(catalog, config.durability, clock, meter)
-        self._gate_task: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._tasks = Tasks()
         paths, ids = Paths(catalog), Ids(clock)
         self._batchers: dict[str, Batcher] = {}
@@ -133,6 +132,7 @@ class Visor:
             roster=roster, tasks=self._tasks, catalog=catalog, images=images, clock=clock
         )
         self._library = Library(roster=roster, tasks=self._tasks, catalog=catalog)
+        self._idle = IdleTimer(roster, clock, meter)
 
     # -- life of the process ---------------------------------------------------------------------
     @property
@@ -147,30 +147,25 @@ class Visor:
             {name: b.guest.fingerprints.build for name, b in self._batchers.items()}
         )
         await self._turns.recover({n: b.guest.tokenizer for n, b in self._batchers.items()})
-        self._gate_task = asyncio.create_task(self._gate.run(), name="output-gate")
+        self._background = [
+            asyncio.create_task(self._gate.run(), name="output-gate"),
+            asyncio.create_task(self._idle.run(), name="idle-timer"),
+        ]
         for batcher in self._batchers.values():
             batcher.start()
         self._running = True
 
     async def drain(self, grace_s: float = 10.0) -> DrainView:
-        """Take no new work, let turns end (then cancel them), write all resident states to nvme."""
+        """Take no new work, let turns end (then cancel them), leave no state to be replayed.
+
+        When it returns every actor has an image where it stands, so that another build can load it.
+        """
         self._roster.draining = True
         await self._tasks.wait(grace_s)
         for actor in list(self._roster.actors.values()):
             self._conversations.cancel_turns(actor, None)
         await self._tasks.wait()
-        moved: list[str] = []
-        failed: list[str] = []
-        for actor in list(self._roster.actors.values()):
-            if self._roster.tier(actor) is Tier.NVME:
-                continue
-            try:
-                async with actor.mailbox.turn():
-                    await self._roster.residency(actor).hibernate(actor, Tier.NVME)
-                moved.append(actor.record.name)
-            except StatevisorError as error:
-                failed.append(f"{actor.record.name}: {error.code}")
-        return DrainView(hibernated=len(moved), images=len(moved), failed=tuple(failed))
+        return await self._tiering.lay_down()
 
     async def close(self) -> None:
         """Stop stepping and close the store; what was not drained is recovered at start."""
@@ -178,9 +173,9 @@ class Visor:
         await self._tasks.cancel()
         for batcher in self._batchers.values():
             await batcher.stop()
-        if self._gate_task is not None:
-            self._gate_task.cancel()
-            await asyncio.gather(self._gate_task, return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._catalog.close()
 
     # -- actors ----------------------------------------------------------------------------------

@@ -264,6 +264,31 @@ async def test_drain_leaves_no_gap_for_the_next_build(worlds: Callable[..., Any]
         assert len((await world.say(name)).token_ids) == 12
 
 
+async def test_drain_also_writes_what_only_the_journal_holds(worlds: Callable[..., Any]) -> None:
+    world = await worlds()
+    await twins(world, "a", "forked")
+    await world.visor.fork(Fork(actor="forked", names=("child",), at=9))
+    await world.crash()  # everything is in the journal alone now
+    drained = await world.visor.drain()
+    assert (drained.hibernated, drained.images, drained.failed) == (0, 3, ())
+    world.build = "toy-2"
+    await world.crash()
+    for name in ("a", "forked", "child"):
+        assert len((await world.say(name)).token_ids) == 12
+
+
+async def test_an_actor_with_a_ttl_is_hibernated_once_it_is_idle_for_that_long(
+    world: Any,
+) -> None:
+    await twins(world, "a", "b")
+    await world.visor.update(UpdateActor(actor="a", ttl_s=60))
+    assert await world.visor._idle.sweep() == 0
+    world.clock.seconds += 61
+    assert await world.visor._idle.sweep() == 1
+    assert await tier_of(world, "a") is Tier.NVME
+    assert await tier_of(world, "b") is Tier.GPU
+
+
 async def test_a_clean_image_is_not_written_twice(world: Any) -> None:
     await twins(world, "a")
     await world.visor.hibernate(Hibernate(actor="a", tier=Tier.NVME))
