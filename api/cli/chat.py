@@ -45,11 +45,12 @@ class Chat:
 
     def say(self, text: str) -> None:
         """Send a message and print the answer as it comes."""
-        position = self._position()
+        actor = self._client.get(path("actors", self.actor))
+        position = int(actor["position"])
         told = self._template.replace("{}", text)
         if position and self._opening:
             # A stop text stays in the transcript: do not open the message twice.
-            ended = self._tail(position).endswith(self._opening)
+            ended = self._tail(actor).endswith(self._opening)
             told = (_GAP + told).removeprefix(self._opening) if ended else _GAP + told
         stream_turn(self._client, self.actor, {**self._options, "prompt": told})
         self._begun.append(position)
@@ -78,12 +79,11 @@ class Chat:
                 raise InvalidRequest(f"{line!r} is not a command here", hint="See /help.")
         return True
 
-    def _position(self) -> int:
-        return int(self._client.get(path("actors", self.actor))["position"])
-
-    def _tail(self, position: int) -> str:
-        asked = {"from": max(0, position - _TAIL)}
-        return str(self._client.get(path("actors", self.actor, "transcript"), asked)["text"])
+    def _tail(self, actor: dict[str, Any]) -> str:
+        """The end of an actor's text, as far as its transcript reaches back."""
+        begin = max(actor.get("base", 0), actor["position"] - _TAIL)
+        route = path("actors", self.actor, "transcript")
+        return str(self._client.get(route, {"from": begin})["text"])
 
     def _snap(self, tag: str | None) -> dict[str, Any]:
         made: dict[str, Any] = self._client.post(

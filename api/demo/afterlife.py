@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from io import BytesIO
@@ -53,9 +54,11 @@ def crash(life: Life, machine: Machine) -> None:
         streamed_some=len(acknowledged) >= _HEARD,
         killed_in_mid_sentence=len(said) < _LONG,
         all_kept=said[: len(acknowledged)] == acknowledged,
-        in_their_places=all(kept[t["position"]] == t["token_id"] for t in heard),
+        in_their_places=all(
+            kept[t["position"] : t["position"] + 1] == (t["token_id"],) for t in heard
+        ),
     )
-    rest = life.alice.answer(max_tokens=_LONG - len(said), **DRAWN)
+    rest = life.alice.answer(max_tokens=max(1, _LONG - len(said)), **DRAWN)
     screen.spoke("alice", "(after the restart)", rest.text)
     life.decide(
         "restart_continues_as_twin",
@@ -96,19 +99,18 @@ def carry(life: Life) -> None:
     life.decide(
         "export_import_equal",
         f"{len(file):,} bytes, {version['digest'][:19]}",
-        file_hashes_to_the_digest=f"blake3:{blake3(file).hexdigest()}" == version["digest"],
+        file_hashes_to_the_digest=_hashed(file, version["digest"]) == version["digest"],
         digest_kept=arrived["digest"] == version["digest"],
         same_bytes_again=_export(life.client, arrived["handle"]) == file,
         equal_answer=life.after_snapshot is not None and said.same(life.after_snapshot),
     )
-    damaged = bytearray(file)
-    damaged[len(damaged) * 2 // 3] ^= 1
-    refused = _refusal(life.client, bytes(damaged))
+    places = (len(file) // 2, len(file) - 1)
+    refused = [_refusal(life.client, _flipped(file, place)) for place in places]
     names = [actor["name"] for actor in life.client.pages(path("actors"))]
     life.decide(
         "damage_refused",
-        f"bit 0 of byte {len(damaged) * 2 // 3:,}: {refused}",
-        refused_as_corrupt=refused == ImageCorrupt.code,
+        f"bit 0 of byte {places[0]:,} and of byte {places[1]:,}: {', '.join(refused)}",
+        refused_as_corrupt=set(refused) == {ImageCorrupt.code},
         nothing_made="damaged" not in names,
     )
 
@@ -167,6 +169,14 @@ def without_probes(graph: dict[str, Any]) -> dict[str, Any]:
     return {**graph, "nodes": kept}
 
 
+def _hashed(file: bytes, digest: str) -> str:
+    """The hash of a file, by the algorithm that a digest names."""
+    algorithm = digest.partition(":")[0]
+    if algorithm == "blake3":
+        return f"blake3:{blake3(file).hexdigest()}"
+    return f"{algorithm}:{hashlib.new(algorithm, file, digest_size=32).hexdigest()}"
+
+
 def _export(client: Client, version: str) -> bytes:
     with client.download(path("versions", version, "export")) as (_, chunks):
         return b"".join(chunks)
@@ -177,6 +187,13 @@ def _import(client: Client, file: bytes, name: str) -> dict[str, Any]:
         path("versions", "import"), BytesIO(file), len(file), {"name": name}
     )
     return made
+
+
+def _flipped(file: bytes, place: int) -> bytes:
+    """The file with one bit changed."""
+    damaged = bytearray(file)
+    damaged[place] ^= 1
+    return bytes(damaged)
 
 
 def _refusal(client: Client, file: bytes) -> str:

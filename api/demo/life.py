@@ -121,13 +121,14 @@ class Life:
         mine, hers = self.ask(story.WHAT_FOUND)
         self.after_snapshot, self.digest_after = mine, self.alice.digest()
         alone = [self._lives_alone(told, index) for index in (0, len(names) - 1)]
+        different = len({ending.token_ids for ending in endings})
         self.decide(
             "fork_isolation",
-            f"{len(set(endings))} different endings of 8, 2 of them lived again alone",
+            f"{different} different endings of 8, 2 of them lived again alone",
             all_born_in_one_state=len(born) == 1,
             parent_answers_as_twin=mine.same(hers),
             parent_in_the_twins_state=self.digest_after == self.twin.digest(),
-            different_endings=len({ending.token_ids for ending in endings}) > 1,
+            different_endings=different > 1,
             same_ending_alone=alone[0].same(endings[0]) and alone[1].same(endings[-1]),
         )
 

@@ -25,7 +25,7 @@ def run(screen: Screen, flags: Sequence[str] = _FLAGS) -> Report:
     with tempfile.TemporaryDirectory(prefix="statevisor-demo-") as folder:
         machine = Machine(Path(folder), flags)
         try:
-            _live(machine, report, screen)
+            live(machine, report, screen)
         except StatevisorError as error:
             report.stopped = f"{error.code}: {error.detail}"
         finally:
@@ -35,7 +35,8 @@ def run(screen: Screen, flags: Sequence[str] = _FLAGS) -> Report:
     return report
 
 
-def _live(machine: Machine, report: Report, screen: Screen) -> None:
+def live(machine: Machine, report: Report, screen: Screen) -> None:
+    """The story from the first start of the server to the family tree."""
     screen.act("A server starts in a temporary folder.")
     with report.timed("boot"):
         client = machine.start()

@@ -1,0 +1,103 @@
+"""The pages keep step with the code: routes, codes, settings, words, links, commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from statevisor.api.cli.main import PARTS
+from statevisor.api.routes import ROUTES
+from statevisor.api.settings import Settings
+from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.lifecycle import Power
+from statevisor.hypervisor.vocab import Op, Tier
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+_ROUTE = re.compile(r"^## ((?:GET|POST|PATCH|PUT|DELETE)\S* .*)$", re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`]+)`")
+_COMMAND = re.compile(r"statevisor ([a-z]+)(?: ([a-z]+))?")
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def kinds(root: type[StatevisorError] = StatevisorError) -> Iterator[type[StatevisorError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from kinds(child)
+
+
+def test_every_route_has_a_heading_and_every_heading_a_route() -> None:
+    headings = []
+    for heading in _ROUTE.findall(page("http.md")):
+        methods, path = heading.split(" ", 1)
+        headings += [f"{method} {path}" for method in methods.rstrip(",").split(",")]
+
+    assert sorted(headings) == sorted(f"{route.method} {route.path}" for route in ROUTES)
+
+
+def test_every_code_is_explained() -> None:
+    rows = page("http.md").partition("# Codes")[2]
+
+    assert {kind.code for kind in kinds()} - set(_CODE.findall(rows)) == set()
+
+
+def test_every_setting_is_explained_and_no_other() -> None:
+    rows = page("operations.md").partition("## Settings")[2].partition("\n## ")[0]
+    names = [
+        name
+        for row in rows.splitlines()
+        if row.startswith("| `")
+        for name in _CODE.findall(row.split("|")[1])
+    ]
+
+    assert sorted(names) == sorted(Settings.model_fields)
+
+
+@pytest.mark.parametrize("word", [*Power, *Tier, *Op])
+def test_the_words_of_the_code_are_in_the_glossary(word: str) -> None:
+    assert f"`{word}`" in page("glossary.md")
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_lead_somewhere(file: Path) -> None:
+    dead = []
+    for link in _LINK.findall(file.read_text()):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = (file.parent / path) if path else file
+        if not target.exists() or (anchor and not anchored(target.read_text(), anchor)):
+            dead.append(link)
+
+    assert dead == []
+
+
+def anchored(text: str, anchor: str) -> bool:
+    """Whether a page has a heading of this anchor, in GitHub's spelling."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+    return anchor in slugs
+
+
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_commands_in_the_pages_exist(file: Path) -> None:
+    known = {name for names in PARTS.values() for name in names}
+    shown = [
+        match[1]
+        for code in (*_CODE.findall(file.read_text()), *fenced(file.read_text()))
+        for match in _COMMAND.finditer(code)
+    ]
+
+    assert [name for name in shown if name not in known] == []
+
+
+def fenced(text: str) -> list[str]:
+    """The blocks between fences."""
+    return re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
