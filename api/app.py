@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
 from aiohttp import web
 
-from statevisor.api import docs_page, openapi
 from statevisor.api.auth import authorise
 from statevisor.api.call import Call, Reply, read_body, read_change, read_query, read_raw
 from statevisor.api.codec import answer_type, encode
+from statevisor.api.documents import DESCRIPTION, Description
 from statevisor.api.errors import Handler, edge
-from statevisor.api.host import DOCS_PAGE, HOST, OPENAPI, Host
+from statevisor.api.host import HOST, OPENAI, REQUEST_ID, Host
 from statevisor.api.route import Route
 from statevisor.api.routes import ROUTES
 from statevisor.api.wire import NoQuery
@@ -20,9 +19,7 @@ def build_app(host: Host, routes: tuple[Route, ...] = ROUTES) -> web.Application
     """An application that serves the host."""
     app = web.Application(middlewares=[edge])
     app[HOST] = host
-    document = openapi.document(routes, host.version)
-    app[OPENAPI] = orjson.dumps(document)
-    app[DOCS_PAGE] = docs_page.render(document).encode()
+    app[DESCRIPTION] = Description(routes, host.version)
     app.on_response_prepare.append(_name_request)
     for route in routes:
         path = route.path.replace("{m}", "{m:.+}")  # names of models may hold slashes
@@ -37,7 +34,7 @@ def endpoint(route: Route) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         host = request.app[HOST]
-        request["openai"] = route.openai
+        request[OPENAI] = route.openai
         authorise(request, route.scope, host.settings.token)
         reply = await route.handler(await _read(route, request, host))
         return reply if isinstance(reply, web.StreamResponse) else _respond(request, reply)
@@ -72,5 +69,5 @@ def _respond(request: web.Request, reply: Reply) -> web.Response:
 
 
 async def _name_request(request: web.Request, response: web.StreamResponse) -> None:
-    if "request_id" in request:
-        response.headers["X-Request-Id"] = request["request_id"]
+    if REQUEST_ID in request:
+        response.headers["X-Request-Id"] = request[REQUEST_ID]

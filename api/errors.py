@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 
 from statevisor.api.codec import JSON, MSGPACK, answer_type, encode
-from statevisor.api.host import HOST
+from statevisor.api.host import HOST, OPENAI, REQUEST_ID
 from statevisor.hypervisor import errors
 from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
 
@@ -68,6 +68,8 @@ RETRY_AFTER_S: Mapping[type[StatevisorError], int] = {
 }
 #: Statuses that client libraries retry unless they are told not to.
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
+#: Of a request whose client went away before the answer: never sent, only counted.
+CLIENT_LEFT = 499
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -132,10 +134,10 @@ def error_headers(error: StatevisorError, status: int) -> dict[str, str]:
 
 def error_response(request: web.Request, error: StatevisorError) -> web.Response:
     """The answer to a request that failed."""
-    if request.get("openai"):
+    if request.get(OPENAI):
         status, body, media = openai_status(error), openai_error(error), JSON
     else:
-        status, body, media = status_of(error), problem(error, request["request_id"]), "problem"
+        status, body, media = status_of(error), problem(error, request[REQUEST_ID]), "problem"
     if answer_type(request.headers.get("Accept")) == MSGPACK:
         content, kind = encode(body, MSGPACK), MSGPACK
     else:
@@ -154,11 +156,15 @@ def request_id_of(request: web.Request) -> str:
 @web.middleware
 async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Name the request, answer what was raised, log and count the outcome."""
-    request["request_id"] = request_id_of(request)
+    request[REQUEST_ID] = request_id_of(request)
     began = time.monotonic()
-    with structlog.contextvars.bound_contextvars(request_id=request["request_id"]):
-        response = await _answered(request, handler)
-        _account(request, response.status, time.monotonic() - began)
+    status = CLIENT_LEFT
+    with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
+        try:
+            response = await _answered(request, handler)
+            status = response.status
+        finally:
+            _account(request, status, time.monotonic() - began)
     return response
 
 

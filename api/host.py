@@ -57,6 +57,6 @@ class Host:
 
 
 HOST = web.AppKey("host", Host)
-#: The two forms of the description, made once.
-OPENAPI = web.AppKey("openapi", bytes)
-DOCS_PAGE = web.AppKey("docs_page", bytes)
+REQUEST_ID = web.RequestKey("request_id", str)
+#: Set for paths whose errors have OpenAI's shape.
+OPENAI = web.RequestKey("openai", bool)

@@ -31,7 +31,7 @@ def configure(level: LogLevel, form: LogFormat) -> None:
         cache_logger_on_first_use=True,
     )
     last: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if text
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

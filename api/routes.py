@@ -147,7 +147,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/ready", ops.ready, "public", answer=dict[str, str]),
     Route("GET", "/version", ops.version, "public", answer=dict[str, str]),
     Route("GET", "/metrics", ops.scrape, "public", media=("text/plain",)),
-    Route("GET", "/openapi.json", documents.openapi, "public", answer=dict[str, Any]),
+    Route("GET", "/openapi.json", documents.describe, "public", answer=dict[str, Any]),
     Route("GET", "/docs", documents.page, "public", media=("text/html",)),
     Route("POST", "/v1/admin/drain", ops.drain, "admin", answer=DrainObject),
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 from aiohttp import web
 
 from statevisor.api.call import Call, Reply, etag
 from statevisor.api.errors import problem
-from statevisor.api.sse import EventStream, attended, frame
+from statevisor.api.host import REQUEST_ID
+from statevisor.api.sse import CLIENT_GONE, EventStream, frame
 from statevisor.api.wire import NoQuery, Nothing
 from statevisor.api.wire_turns import (
     AppendBody,
@@ -36,8 +39,9 @@ async def generate(call: Call[GenerateBody, NoQuery]) -> Reply | web.StreamRespo
     """Absorb a prompt, if any, and generate."""
     stream = await call.visor.generate(call.body.command(call.path("a"), call.change))
     try:
-        return await (_streamed if call.body.stream else _whole)(call, stream)
-    except BaseException:
+        return await _streamed(call, stream) if call.body.stream else _reply(await stream.result())
+    except asyncio.CancelledError:
+        # the client has gone
         stream.cancel()
         raise
 
@@ -59,34 +63,38 @@ def _reply(turn: TurnView) -> Reply:
     return Reply(value=turn_object(turn), headers={**etag(turn.generation), TURN_HEADER: turn.id})
 
 
-async def _whole(call: Call[GenerateBody, NoQuery], stream: TurnStream) -> Reply:
-    async with attended(call.request, stream.cancel, call.host.settings.heartbeat_s):
-        return _reply(await stream.result())
-
-
 async def _streamed(call: Call[GenerateBody, NoQuery], stream: TurnStream) -> web.StreamResponse:
     settings = call.host.settings
-    async with EventStream(
+    events = EventStream(
         call.request,
-        on_lost=stream.cancel,
         beat_s=settings.heartbeat_s,
         stall_s=settings.stall_s,
         headers={TURN_HEADER: stream.turn_id},
-    ) as events:
-        try:
-            async for token in stream:
-                await events.send(frame("token", token_object(token)))
-            turn = await stream.result()
-        except StatevisorError as error:
-            await events.send(_error(call, error))
-        except Exception:
-            # the status line has left: the error can only be an event
-            log.exception("unexpected", turn=stream.turn_id)
-            stream.cancel()
-            await events.send(_error(call, StatevisorError()))
-        else:
-            await _close(call, events, turn)
+    )
+    try:
+        async with events:
+            await _tell(call, stream, events)
+    except CLIENT_GONE:
+        stream.cancel()
     return events.response
+
+
+async def _tell(call: Call[GenerateBody, NoQuery], stream: TurnStream, events: EventStream) -> None:
+    """Send a turn to its end; the status line has left, so errors can only be events."""
+    try:
+        async for token in stream:
+            await events.send(frame("token", token_object(token)))
+        turn = await stream.result()
+    except CLIENT_GONE:
+        raise
+    except StatevisorError as error:
+        await events.send(_error(call, error))
+    except Exception:
+        log.exception("unexpected", turn=stream.turn_id)
+        stream.cancel()
+        await events.send(_error(call, StatevisorError()))
+    else:
+        await _close(call, events, turn)
 
 
 async def _close(call: Call[GenerateBody, NoQuery], events: EventStream, turn: TurnView) -> None:
@@ -107,4 +115,4 @@ def _named(code: str) -> StatevisorError:
 
 
 def _error(call: Call[GenerateBody, NoQuery], error: StatevisorError) -> bytes:
-    return frame("error", problem(error, call.request["request_id"]))
+    return frame("error", problem(error, call.request[REQUEST_ID]))
