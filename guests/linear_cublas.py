@@ -5,11 +5,11 @@ One kind serves all row counts of a weight, since the bits of the two kinds diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from statevisor.guests.ops import Activation
+from statevisor.guests.ops import Activation, Product
 from statevisor.guests.starved_blas import ENVIRONMENT, unmet
 from statevisor.hypervisor.errors import CapabilityMissing
 
@@ -46,6 +46,10 @@ class CublasLinear:
                 return torch.relu(product.float()).square().to(product.dtype)
             case None:
                 return product
+
+    def group(self, products: Sequence[Product]) -> list[torch.Tensor]:
+        """Several products, one by one."""
+        return [self(*product) for product in products]
 
     def describe(self) -> str:
         """What fixes the bits."""

@@ -1,4 +1,4 @@
-"""A matrix product whose rows do not know how many they are.
+"""A matrix product whose rows do not know how many they are, and groups of such products.
 
 out [N, O] = act(x [N, K] @ weight [O, K]^T). What decides the bits is fixed by the weight's shape
 alone: the step along K (64), the number of segments K is cut into and the order in which their
@@ -12,44 +12,49 @@ rows of x and the kind of instruction is the same from 1 row on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 
-from statevisor.guests.ops import Activation
+from statevisor.guests.ops import Activation, Product
 
 BLOCK_K = 64
 #: Programs that should share a product of one row; a power of two near the GPU's multiprocessors.
 TARGET_PROGRAMS = 128
+#: Counters of arrived programs; a launch that spreads segments has at most so many programs.
+COUNTERS = 1 << 15
 _CODES: dict[Activation | None, int] = {None: 0, "tanh": 1, "sigmoid": 2, "relu2": 3}
+
+Shape = tuple[int, int]  #: (O, K)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """How one product is cut into programs."""
+    """How a launch is cut into programs."""
 
     block_o: int
     block_n: int
     warps: int
     stages: int
-    spread: bool = (
-        False  #: segments of K in programs of their own; False: one program does them in turn
-    )
+    spread: bool = False  #: segments of K in programs of their own; else one does them in turn
 
-    def programs(self, features: int, rows: int) -> int:
-        """Tiles of an output of that size."""
-        return triton.cdiv(features, self.block_o) * triton.cdiv(rows, self.block_n)
+    def programs(self, shapes: Sequence[Shape], rows: int) -> int:
+        """Tiles of outputs of these sizes."""
+        return sum(triton.cdiv(features, self.block_o) for features, _ in shapes) * triton.cdiv(
+            rows, self.block_n
+        )
 
     def __str__(self) -> str:
         spread = "spread" if self.spread else "whole"
         return f"{self.block_o}x{self.block_n}w{self.warps}s{self.stages}{spread}"
 
 
-def segments(features: int, inner: int) -> int:
+def segments(shape: Shape) -> int:
     """Into how many parts K is cut: a function of the weight's shape, never of the rows."""
+    features, inner = shape
     tiles, steps = triton.cdiv(features, 64), triton.cdiv(inner, BLOCK_K)
     count = 1
     while tiles * count < TARGET_PROGRAMS and steps >= 4 * count and count < 16:
@@ -62,7 +67,7 @@ def bucket(rows: int) -> int:
     return min(1024, max(16, triton.next_power_of_2(rows)))
 
 
-def default_tile(features: int, inner: int, rows: int, dtype: torch.dtype) -> Tile:
+def default_tile(shapes: Sequence[Shape], rows: int, dtype: torch.dtype) -> Tile:
     """The largest tile that still gives every multiprocessor work."""
     if dtype == torch.float32:  # not on the tensor cores
         cuts = (Tile(block_o=64, block_n=16, warps=4, stages=2),)
@@ -74,21 +79,21 @@ def default_tile(features: int, inner: int, rows: int, dtype: torch.dtype) -> Ti
     else:
         cuts = (Tile(block_o=64, block_n=min(64, bucket(rows)), warps=4, stages=5),)
     for cut in cuts:
-        if cut.programs(features, rows) >= TARGET_PROGRAMS:
+        if cut.programs(shapes, rows) >= TARGET_PROGRAMS:
             return cut
-    return replace(cuts[-1], spread=segments(features, inner) > 1)
+    return replace(cuts[-1], spread=any(segments(shape) > 1 for shape in shapes))
 
 
 @triton.jit
-def _activated(total, CODE: tl.constexpr):
-    if CODE == 1:
+def _activated(total, code):
+    if code == 1:
         # tanh through exp of a number that cannot overflow.
         e = tl.exp(-2.0 * tl.abs(total))
         size = (1.0 - e) / (1.0 + e)
         total = tl.where(total < 0.0, -size, size)
-    elif CODE == 2:
+    elif code == 2:
         total = 1.0 / (1.0 + tl.exp(-total))
-    elif CODE == 3:
+    elif code == 3:
         total = tl.where(total < 0.0, 0.0, total)
         total = total * total
     return total
@@ -96,72 +101,104 @@ def _activated(total, CODE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def linear_kernel(
-    x,
-    weight,
-    out,
+    xs,
+    weights,
+    outs,
+    features,
+    inners,
+    parts,
+    codes,
     sums,
     arrivals,
     rows: tl.int32,
-    FEATURES: tl.int32,
-    INNER: tl.int32,
-    SEGMENTS: tl.constexpr,
+    COUNT: tl.constexpr,
+    WHOLE: tl.constexpr,
     SPREAD: tl.constexpr,
-    CODE: tl.constexpr,
     EVEN: tl.constexpr,
+    HINT: tl.constexpr,
     BLOCK_O: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """One tile of act(x @ weight^T), or one segment of its sum.
+    """One tile of one of COUNT products, or one segment of its sum.
 
-    sums [tiles, SEGMENTS, BLOCK_O, BLOCK_N] float32 and arrivals [tiles] int32 (zero before and
-    after) are used where SPREAD.
+    The first seven are tuples with one entry per product. sums [programs, BLOCK_O, BLOCK_N]
+    float32 and arrivals [programs] int32 (zero before and after) are used where SPREAD. WHOLE: no K
+    has segments; EVEN: every K is a multiple of STEP; HINT divides every K.
     """
     row_tiles = tl.cdiv(rows, BLOCK_N)
-    tile = tl.program_id(0)
+    pid = tl.program_id(0)
+    x = xs[0]
+    weight = weights[0]
+    out = outs[0]
+    width = features[0]
+    inner = inners[0]
+    count = parts[0]
+    code = codes[0]
+    origin = pid * 0
+    base = pid * 0
+    for i in tl.static_range(1, COUNT):
+        base += tl.cdiv(features[i - 1], BLOCK_O) * row_tiles * (parts[i - 1] if SPREAD else 1)
+        if pid >= base:
+            x = xs[i]
+            weight = weights[i]
+            out = outs[i]
+            width = features[i]
+            inner = inners[i]
+            count = parts[i]
+            code = codes[i]
+            origin = base
+    inner = tl.multiple_of(inner, HINT)
+    local = pid - origin
+    first = local % count if SPREAD else pid * 0
+    tile = local // count if SPREAD else local
     at_o = (tile // row_tiles) * BLOCK_O + tl.arange(0, BLOCK_O)
     at_n = (tile % row_tiles) * BLOCK_N + tl.arange(0, BLOCK_N)
     at_k = tl.arange(0, STEP)
     # Lanes past the end repeat the last row: they cost no mask, and what they give is not stored.
-    row_o = tl.minimum(at_o, FEATURES - 1).to(tl.int64)
+    row_o = tl.minimum(at_o, width - 1).to(tl.int64)
     row_n = tl.minimum(at_n, rows - 1).to(tl.int64)
-    left = weight + row_o[:, None] * INNER + at_k[None, :]
-    right = x + row_n[None, :] * INNER + at_k[:, None]
-    steps = tl.cdiv(INNER, STEP)
-    length = tl.cdiv(steps, SEGMENTS)
-    first = tl.program_id(1) if SPREAD else 0
+    left = weight + row_o[:, None] * inner + at_k[None, :]
+    right = x + row_n[None, :] * inner + at_k[:, None]
+    steps = tl.cdiv(inner, STEP)
+    length = tl.cdiv(steps, count)
     total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
-    for segment in range(first, first + 1 if SPREAD else SEGMENTS):
+    for segment in range(first, first + 1 if SPREAD or WHOLE else count):
         part = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
         for step in range(segment * length, tl.minimum((segment + 1) * length, steps)):
             if EVEN:
                 a = tl.load(left + step * STEP)
                 b = tl.load(right + step * STEP)
             else:
-                inside = at_k < INNER - step * STEP
+                inside = at_k < inner - step * STEP
                 a = tl.load(left + step * STEP, mask=inside[None, :], other=0.0)
                 b = tl.load(right + step * STEP, mask=inside[:, None], other=0.0)
             part = tl.dot(a, b, part, input_precision="ieee")
-        total += part
+        # Two sums take twice the registers, so one is kept where it is the same.
+        if WHOLE:
+            total = part
+        else:
+            total += part
     last = True
     if SPREAD:
+        cells: tl.constexpr = BLOCK_O * BLOCK_N
         cell = tl.arange(0, BLOCK_O)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        mine = sums + tile.to(tl.int64) * (SEGMENTS * BLOCK_O * BLOCK_N) + cell
-        tl.store(mine + first * (BLOCK_O * BLOCK_N), total)
+        counter = origin + tile * count
+        mine = sums + counter.to(tl.int64) * cells + cell
+        tl.store(mine + first * cells, total)
         # All threads' stores come before the release of the one thread that counts.
         tl.debug_barrier()
-        last = tl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == SEGMENTS - 1
+        last = tl.atomic_add(arrivals + counter, 1, sem="acq_rel", scope="gpu") == count - 1
         if last:
             total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
-            for segment in range(SEGMENTS):
+            for segment in range(count):
                 # Past the first-level cache, which does not see other multiprocessors' stores.
-                at = mine + segment * (BLOCK_O * BLOCK_N)
-                total += tl.load(at, cache_modifier=".cg")
-            tl.store(arrivals + tile, 0)
+                total += tl.load(mine + segment * cells, cache_modifier=".cg")
+            tl.store(arrivals + counter, 0)
     if last:
-        here = at_n[None, :].to(tl.int64) * FEATURES + at_o[:, None]
-        real = (at_o < FEATURES)[:, None] & (at_n < rows)[None, :]
-        tl.store(out + here, _activated(total, CODE).to(out.dtype.element_ty), mask=real)
+        here = at_n[None, :].to(tl.int64) * width + at_o[:, None]
+        real = (at_o < width)[:, None] & (at_n < rows)[None, :]
+        tl.store(out + here, _activated(total, code).to(out.dtype.element_ty), mask=real)
 
 
 class TritonLinear:
@@ -178,49 +215,60 @@ class TritonLinear:
         device: torch.device,
         tiles: Mapping[tuple[int, int, int], Tile] | None = None,
     ) -> None:
-        """tiles: (features, inner, bucket) -> Tile, over the default rule."""
+        """tiles: (sum of O, greatest K, bucket) -> Tile for 16-bit operands, over the default."""
         self._tiles = dict(tiles or {})
-        self._arrivals = torch.zeros(8192, dtype=torch.int32, device=device)
+        self._arrivals = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
-    def tile(self, features: int, inner: int, rows: int, dtype: torch.dtype) -> Tile:
-        """How the product of these sizes is cut."""
+    def tile(self, shapes: Sequence[Shape], rows: int, dtype: torch.dtype) -> Tile:
+        """How a launch of these weights is cut."""
+        features, inner = sum(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
         chosen = self._tiles.get((features, inner, bucket(rows)))
         if chosen is None or dtype == torch.float32:
-            return default_tile(features, inner, rows, dtype)
+            return default_tile(shapes, rows, dtype)
         return chosen
 
     def __call__(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        activation: Activation | None = None,
-        tile: Tile | None = None,
+        self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
     ) -> torch.Tensor:
-        """act(x [N, K] @ weight [O, K]^T) -> [N, O]; tile: instead of the chosen one, for tests."""
-        (rows, inner), features = x.shape, weight.shape[0]
-        out = x.new_empty(rows, features)
+        """act(x [N, K] @ weight [O, K]^T) -> [N, O]."""
+        return self.group([(x, weight, activation)])[0]
+
+    def group(self, products: Sequence[Product], tile: Tile | None = None) -> list[torch.Tensor]:
+        """Several products of as many rows in one launch; each has the bits of a call of its own.
+
+        tile: instead of the chosen one, for tests and measurements.
+        """
+        xs, weights, activations = zip(*products, strict=True)
+        shapes = [(weight.shape[0], weight.shape[1]) for weight in weights]
+        rows = xs[0].shape[0]
+        outs = [x.new_empty(rows, features) for x, (features, _) in zip(xs, shapes, strict=True)]
         if rows == 0:
-            return out
-        cut = tile or self.tile(features, inner, rows, x.dtype)
-        parts = segments(features, inner)
-        spread = cut.spread and parts > 1
-        tiles = cut.programs(features, rows)
-        assert not spread or tiles <= self._arrivals.numel(), "too many tiles for the counters"
-        cells = tiles * parts * cut.block_o * cut.block_n if spread else 0
-        sums = torch.empty(cells, dtype=torch.float32, device=x.device)
-        linear_kernel[(tiles, parts if spread else 1)](
-            x,
-            weight,
-            out,
-            sums,
+            return outs
+        cut = tile or self.tile(shapes, rows, xs[0].dtype)
+        parts = tuple(segments(shape) for shape in shapes)
+        spread = cut.spread and max(parts) > 1
+        programs = sum(
+            cut.programs([shape], rows) * (count if spread else 1)
+            for shape, count in zip(shapes, parts, strict=True)
+        )
+        assert not spread or programs <= COUNTERS, f"{programs} programs are too many to count"
+        cells = programs * cut.block_o * cut.block_n if spread else 0
+        linear_kernel[(programs,)](
+            xs,
+            weights,
+            tuple(outs),
+            tuple(features for features, _ in shapes),
+            tuple(inner for _, inner in shapes),
+            parts,
+            tuple(_CODES[activation] for activation in activations),
+            torch.empty(cells, dtype=torch.float32, device=xs[0].device),
             self._arrivals,
             rows,
-            features,
-            inner,
-            SEGMENTS=parts,
+            COUNT=len(products),
+            WHOLE=max(parts) == 1,
             SPREAD=spread,
-            CODE=_CODES[activation],
-            EVEN=inner % BLOCK_K == 0,
+            EVEN=all(inner % BLOCK_K == 0 for _, inner in shapes),
+            HINT=16 if all(inner % 16 == 0 for _, inner in shapes) else 1,
             BLOCK_O=cut.block_o,
             BLOCK_N=cut.block_n,
             STEP=BLOCK_K,
@@ -228,7 +276,7 @@ class TritonLinear:
             num_stages=cut.stages,
             enable_fp_fusion=False,
         )
-        return out
+        return outs
 
     def describe(self) -> str:
         """What fixes the bits: the rule's version and the chosen tiles."""

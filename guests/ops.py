@@ -11,7 +11,7 @@ float32; results are rounded to `act` once, at the end of each operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -19,6 +19,8 @@ import torch
 
 #: What is applied to a linear's float32 sums before they are rounded; relu2 is relu(x)^2.
 Activation = Literal["tanh", "sigmoid", "relu2"]
+#: One linear: x [N, K], weight [O, K] and what is applied to the sums.
+Product = tuple[torch.Tensor, torch.Tensor, Activation | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ class Ops(Protocol):
         self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
     ) -> torch.Tensor:
         """act(x [N, K] @ weight [O, K]^T) -> [N, O], K order and split fixed per weight shape."""
+        ...
+
+    def linears(self, products: Sequence[Product]) -> list[torch.Tensor]:
+        """Several linears of as many rows each; every result has the bits of `linear`."""
         ...
 
     def layer_norm(

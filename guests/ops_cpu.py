@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
 from statevisor.guests.bank import ALIGNMENT
-from statevisor.guests.ops import Activation, RaggedBatch
+from statevisor.guests.ops import Activation, Product, RaggedBatch
 
 #: The row count that defines the bits of a linear.
 BLOCK = 16
@@ -82,6 +82,9 @@ class CpuOps:
             rows = self._padded(rows, rows.shape[0], size)
             torch.mm(rows, weight.t(), out=out[start : start + size])
         return _activate(out[:count], activation)
+
+    def linears(self, products: Sequence[Product]) -> list[torch.Tensor]:
+        return [self.linear(*product) for product in products]
 
     def layer_norm(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float

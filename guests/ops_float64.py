@@ -6,11 +6,11 @@ Results are float64 and unrounded; only a 16-bit state is rounded as it is store
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from statevisor.guests.ops import Activation, RaggedBatch
+from statevisor.guests.ops import Activation, Product, RaggedBatch
 
 
 class Float64Ops:
@@ -39,6 +39,10 @@ class Float64Ops:
                 return product.clamp(min=0).square()
             case None:
                 return product
+
+    def linears(self, products: Sequence[Product]) -> list[torch.Tensor]:
+        """Several linears, one by one."""
+        return [self.linear(*product) for product in products]
 
     def layer_norm(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
@@ -14,7 +14,7 @@ import triton
 
 from statevisor.guests import linear_triton
 from statevisor.guests.mixers import shift_triton, wkv7_triton
-from statevisor.guests.ops import Activation, RaggedBatch
+from statevisor.guests.ops import Activation, Product, RaggedBatch
 
 #: Heads of one program in the elementwise kernels, channels [v] of one in the recurrence.
 BLOCK_H, BLOCK_V = 4, 16
@@ -33,6 +33,8 @@ class Linear(Protocol):
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
     ) -> torch.Tensor: ...
+
+    def group(self, products: Sequence[Product]) -> list[torch.Tensor]: ...
 
     def describe(self) -> str: ...
 
@@ -85,6 +87,10 @@ class TritonOps:
     ) -> torch.Tensor:
         """act(x [N, K] @ weight [O, K]^T) -> [N, O]."""
         return self._linear(_aligned(x), _aligned(weight), activation)
+
+    def linears(self, products: Sequence[Product]) -> list[torch.Tensor]:
+        """Several linears in one launch where the kind of product has one."""
+        return self._linear.group([(_aligned(x), _aligned(w), code) for x, w, code in products])
 
     def layer_norm(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float

@@ -16,7 +16,7 @@ from statevisor.guests.families.rwkv7_weights import (
     random_weights,
     shapes,
 )
-from statevisor.guests.ops import Ops, RaggedBatch
+from statevisor.guests.ops import Ops, Product, RaggedBatch
 from statevisor.hypervisor.errors import CapabilityMissing
 from statevisor.hypervisor.layout import Layout, StateFamily
 
@@ -128,15 +128,20 @@ def _time_mix(
     x_r, x_w, x_k, x_v, x_a, x_g = ops.shift_mix(
         x, layer.ln1_weight, layer.ln1_bias, config.norm_eps, layer.mixes, shift, batch
     ).unbind(0)
-    r = ops.linear(x_r, layer.receptance)
-    k = ops.linear(x_k, layer.key)
-    v = ops.linear(x_v, layer.value)
-    w = ops.linear(ops.linear(x_w, layer.w1, "tanh"), layer.w2)
-    a = ops.linear(ops.linear(x_a, layer.a1), layer.a2)
-    g = ops.linear(ops.linear(x_g, layer.g1, "sigmoid"), layer.g2)
-    v_gate = None
-    if layer.v1 is not None and layer.v2 is not None:
-        v_gate = ops.linear(ops.linear(x_v, layer.v1), layer.v2)
+    downs: list[Product] = [
+        (x_r, layer.receptance, None),
+        (x_k, layer.key, None),
+        (x_v, layer.value, None),
+        (x_w, layer.w1, "tanh"),
+        (x_a, layer.a1, None),
+        (x_g, layer.g1, "sigmoid"),
+    ]
+    if layer.v1 is not None:
+        downs.append((x_v, layer.v1, None))
+    r, k, v, *inner = ops.linears(downs)
+    ups = (layer.w2, layer.a2, layer.g2, layer.v2)[: len(inner)]
+    w, a, g, *gate = ops.linears([(x, up, None) for x, up in zip(inner, ups, strict=True)])
+    v_gate = gate[0] if gate else None
     if v_first is None:
         v_first = v
     r = r.view(len(r), config.heads, config.head_size)

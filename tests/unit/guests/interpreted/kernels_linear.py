@@ -59,8 +59,8 @@ def test_every_tile_adds_each_product_once(linear, tile, shape):
     generator = torch.Generator().manual_seed(3)
     x = torch.randint(-3, 4, (37, shape[1]), generator=generator).half()
     weight = torch.randint(-2, 3, shape, generator=generator).half()
-    assert segments(*shape) > 1 or shape[1] < 256
-    got = linear(x, weight, tile=tile)
+    assert segments(shape) > 1 or shape[1] < 256
+    got = linear.group([(x, weight, None)], tile)[0]
     assert torch.equal(got.double(), x.double() @ weight.double().T)
     assert not linear._arrivals.any()
 
@@ -69,11 +69,11 @@ def test_every_tile_adds_each_product_once(linear, tile, shape):
 def test_a_row_has_the_same_bits_for_every_row_count_and_place(linear, draw, act):
     x, weight = draw(33, 256, dtype=act), draw(72, 256, dtype=act)
     tile = Tile(block_o=64, block_n=16, warps=4, stages=2, spread=True)
-    wanted = linear(x, weight, tile=tile)
+    wanted = linear.group([(x, weight, None)], tile)[0]
     for rows in (1, 7, 16, 17):
-        assert torch.equal(linear(x[:rows], weight, tile=tile), wanted[:rows])
+        assert torch.equal(linear.group([(x[:rows], weight, None)], tile)[0], wanted[:rows])
         some = torch.randperm(33, generator=torch.Generator().manual_seed(rows))[:rows]
-        assert torch.equal(linear(x[some], weight, tile=tile), wanted[some])
+        assert torch.equal(linear.group([(x[some], weight, None)], tile)[0], wanted[some])
 
 
 def test_a_row_of_nans_stays_alone(linear, draw):
@@ -88,18 +88,33 @@ def test_a_row_of_nans_stays_alone(linear, draw):
 
 def test_what_decides_the_bits_is_a_function_of_the_weight_alone():
     for features, inner in product((64, 96, 768, 2048, 8192, 65536), (32, 96, 768, 2048, 8192)):
-        parts = segments(features, inner)
+        parts = segments((features, inner))
         assert parts & (parts - 1) == 0
         # No segment is empty: an empty one would add a zero where another cut adds none.
         assert parts == 1 or -(-inner // 64) // parts >= 2
-    assert segments(2048, 2048) == 4
-    assert segments(8192, 2048) == segments(65536, 2048) == 1
+    assert segments((2048, 2048)) == 4
+    assert segments((8192, 2048)) == segments((65536, 2048)) == 1
 
 
 def test_tiles_give_every_multiprocessor_work_or_are_the_smallest():
     for features, rows in product((96, 2048, 65536), (1, 3, 17, 64, 100, 256, 1000, 4096)):
-        tile = default_tile(features, 2048, rows, torch.bfloat16)
-        programs = -(-features // tile.block_o) * -(-rows // tile.block_n)
+        tile = default_tile([(features, 2048)], rows, torch.bfloat16)
+        programs = tile.programs([(features, 2048)], rows)
         assert programs >= TARGET_PROGRAMS or tile.block_o == 64
         assert not tile.spread or programs < TARGET_PROGRAMS
     assert [bucket(rows) for rows in (1, 16, 17, 1000, 5000)] == [16, 16, 32, 1024, 1024]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("act", ACTS)
+def test_a_group_gives_the_bits_of_single_products(linear, draw, act, spread):
+    shapes = [(128, 256, None), (40, 256, "tanh"), (96, 512, "sigmoid"), (130, 72, "relu2")]
+    products = [
+        (draw(5, inner, dtype=act), draw(features, inner, dtype=act), activation)
+        for features, inner, activation in shapes
+    ]
+    tile = Tile(block_o=64, block_n=16, warps=4, stages=2, spread=spread)
+    grouped = linear.group(products, tile)
+    for product_, got in zip(products, grouped, strict=True):
+        assert torch.equal(got, linear(*product_))
+    assert not linear._arrivals.any()
