@@ -53,7 +53,7 @@ class Host:
         """Take no new work, end what runs, and leave everything in the lowest tier."""
         visor = self.visor
         self.draining = True
-        return await visor.drain()
+        return await visor.drain(self.settings.drain_s)
 
 
 HOST = web.AppKey("host", Host)

@@ -10,18 +10,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ByteSize, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from statevisor.api.logs import LogFormat, LogLevel
 from statevisor.api.wire import refused
+from statevisor.guests import GuestConfig
 from statevisor.hypervisor.config import Durability, VisorConfig
 from statevisor.hypervisor.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from statevisor.guests import GuestConfig
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Seconds = Annotated[float, Field(gt=0, lt=1e9)]
@@ -44,7 +42,7 @@ class ServerSettings:
     prompt_tokens: int = 1 << 20  #: most tokens in one prompt
 
 
-_SERVER, _VISOR = ServerSettings(), VisorConfig()
+_SERVER, _VISOR, _GUEST = ServerSettings(), VisorConfig(), GuestConfig()
 
 
 class Settings(BaseSettings):
@@ -68,10 +66,10 @@ class Settings(BaseSettings):
 
     model: Annotated[str, Field(description="a folder with a checkpoint, or demo")] = "demo"
     name: Annotated[str | None, Field(description="the model's name; None: its own")] = None
-    slots: Count | None = None
-    state_dtype: str | None = None
-    device: str = "auto"
-    threads: Count | None = None
+    slots: Annotated[Count, Field(description="actors awake at once")] = _GUEST.slots
+    state_dtype: Literal["F32", "F16"] = "F32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[Count | None, Field(description="of a guest on the CPU")] = None
 
     mailbox: Count = _VISOR.mailbox
     host_bytes: Annotated[ByteSize, Field(ge=0)] = ByteSize(_VISOR.host_bytes)
@@ -83,6 +81,7 @@ class Settings(BaseSettings):
     checkpoint_tokens: Count = _VISOR.checkpoint_tokens
     actors_in_memory: Count = _VISOR.actors_in_memory
     durability: Durability = _VISOR.durability
+    nvme_bytes: Annotated[ByteSize | None, Field(ge=1 << 20)] = None
     accept_drift: bool = _VISOR.accept_drift
     idempotency_s: Count = _VISOR.idempotency_s
 
@@ -97,10 +96,7 @@ class Settings(BaseSettings):
 
     def guest(self) -> GuestConfig:
         """The model and its bank."""
-        from statevisor.guests import GuestConfig
-
-        given = self._shared(GuestConfig)
-        return GuestConfig(**{name: value for name, value in given.items() if value is not None})
+        return GuestConfig(**self._shared(GuestConfig))
 
     def _shared(self, part: type[Any]) -> dict[str, Any]:
         """The values of one part's fields."""
@@ -128,3 +124,9 @@ def _file(path: Path) -> dict[str, Any]:
         raise InvalidRequest(
             f"{path}: {error}", hint="The file is TOML; its keys are the names of the flags."
         ) from None
+
+
+def steer(environment: Mapping[str, str]) -> None:
+    """Set variables that libraries read when they are loaded, where the user has not."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)

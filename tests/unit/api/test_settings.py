@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from statevisor.api.settings import ServerSettings, Settings, load
+from statevisor.guests import GuestConfig
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import InvalidRequest
 
@@ -34,9 +35,10 @@ def test_defaults_are_those_of_the_parts():
     settings = load({})
     assert settings.visor() == VisorConfig()
     assert settings.server() == ServerSettings()
+    assert settings.guest() == GuestConfig()
 
 
-@pytest.mark.parametrize("part", [VisorConfig, ServerSettings])
+@pytest.mark.parametrize("part", [VisorConfig, ServerSettings, GuestConfig])
 def test_every_field_of_a_part_can_be_set(part):
     assert {f.name for f in dataclasses.fields(part)} <= set(Settings.model_fields)
 

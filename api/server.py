@@ -1,0 +1,145 @@
+"""One server process: listen at once, load, serve, and on a signal drain and end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from statevisor.api import logs
+from statevisor.api.app import build_app
+from statevisor.api.compose import powered
+from statevisor.api.host import Host
+from statevisor.api.metrics import PrometheusMeter
+from statevisor.api.settings import Settings
+from statevisor.hypervisor.errors import Unavailable
+from statevisor.hypervisor.visor import Visor
+
+#: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
+_SWITCH_S = 5e-4
+_BACKLOG = 1024
+
+log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises: what keeps the server from starting."""
+    logs.configure(settings.log_level, settings.log_format)
+    sys.setswitchinterval(_SWITCH_S)
+    asyncio.run(serve(settings))
+
+
+async def serve(settings: Settings) -> None:
+    """Listen, load, serve; a first signal drains, a second one ends the process where it is."""
+    server = settings.server()
+    host = Host(settings=server, meter=PrometheusMeter(), version=version("statevisor"))
+    async with _signalled() as stop, _listening(host) as runner:
+        url = _address(runner)
+        if server.port_file is not None:
+            _announce(server.port_file, url)
+        log.info("listening", url=url, model=settings.model, data=str(settings.data))
+        async with AsyncExitStack() as machine:
+            visor = machine.enter_async_context(powered(settings, host.meter))
+            if not await _ends_before(stop, loading := asyncio.create_task(visor)):
+                log.info("stopped while loading")
+                return
+            host.attach(loading.result())
+            log.info("ready", url=url)
+            await stop.wait()
+            log.info("draining")
+            drained = await host.drain()
+            log.info("drained", hibernated=drained.hibernated, failed=drained.failed)
+            # nobody may call a visor that is closed
+            await runner.cleanup()
+
+
+async def _ends_before(stop: asyncio.Event, work: asyncio.Task[Visor]) -> bool:
+    """Whether the work ended before the stop came; if not it is cancelled."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return True
+        work.cancel()
+        await asyncio.wait({work})
+        return False
+    finally:
+        stopping.cancel()
+
+
+@asynccontextmanager
+async def _signalled() -> AsyncIterator[asyncio.Event]:
+    """An event that the first SIGTERM or SIGINT sets; the second has its usual effect."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def heard() -> None:
+        stop.set()
+        for one in signals:
+            loop.remove_signal_handler(one)
+
+    for one in signals:
+        loop.add_signal_handler(one, heard)
+    try:
+        yield stop
+    finally:
+        for one in signals:
+            loop.remove_signal_handler(one)
+
+
+@asynccontextmanager
+async def _listening(host: Host) -> AsyncIterator[web.AppRunner]:
+    """The application on its socket. Raises: Unavailable."""
+    settings = host.settings
+    if settings.token is None and not _loopback(settings.host):
+        log.warning("anyone who reaches this address may do anything", host=settings.host)
+    runner = web.AppRunner(
+        build_app(host),
+        handler_cancellation=True,  # a client that goes away ends its handler: see api/sse.py
+        access_log=None,
+        shutdown_timeout=settings.drain_s,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG).start()
+        yield runner
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            hint="Is another server there? Choose another --port, or 0 for any free one.",
+        ) from error
+    finally:
+        await runner.cleanup()
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address(runner: web.AppRunner) -> str:
+    """Where a client on this machine reaches the server."""
+    host, port = runner.addresses[0][:2]
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(path: Path, url: str) -> None:
+    """Write {"url"} so that a reader sees all of it or nothing."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps({"url": url}))
+    draft.replace(path)
