@@ -142,7 +142,11 @@ def _drawn(biased: Tensor, draws: Sequence[Draw], randoms: Tensor) -> Tensor:
     scale = [min(1.0 / draw.settings.temperature, 2.0**100) for draw in draws]
     weights = _weights(biased, _column(scale, torch.float32, biased))
     sums = _cut(weights, biased, draws).cumsum(1)
-    goal = _scaled(sums[:, -1:], randoms)
+    return _pick(sums, _scaled(sums[:, -1:], randoms))
+
+
+def _pick(sums: Tensor, goal: Tensor) -> Tensor:
+    """The first id whose running sum exceeds the goal [R, 1]; never one of weight zero."""
     return torch.searchsorted(sums, goal, right=True).squeeze(1)
 
 

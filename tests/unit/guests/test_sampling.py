@@ -115,6 +115,34 @@ def test_agrees_with_the_arithmetic_as_written(batch: tuple[Tensor, list[Draw]])
         assert tokens == [oracle(row, d) for row, d in zip(logits.numpy(), draws, strict=True)]
 
 
+SUMS = st.integers(1, 2**62 - 1)
+
+
+@given(SUMS, st.integers(0, 2**62 - 1))
+def test_a_random_number_is_scaled_exactly(total: int, u: int) -> None:
+    halves = torch.tensor([[u >> 31, u & (2**31 - 1)]])
+    assert sampling._scaled(torch.tensor([[total]]), halves).item() == u * total >> 62
+
+
+@given(SUMS, st.integers(1, 2**30))
+def test_a_share_is_rounded_up_exactly(total: int, share: int) -> None:
+    exact = -(-total * share // 2**30)
+    assert sampling._share_of(torch.tensor([[total]]), torch.tensor([[share]])).item() == exact
+
+
+def test_borders_belong_to_the_next_token_and_zero_weights_to_none() -> None:
+    sums = torch.tensor([[0, 0, 3, 3, 5, 5]])
+    picks = [sampling._pick(sums, torch.tensor([[goal]])).item() for goal in range(5)]
+    assert picks == [2, 2, 2, 4, 4]
+
+
+@pytest.mark.parametrize(("top_p", "count"), [(0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (0.76, 4)])
+def test_a_head_that_sums_to_exactly_top_p_is_enough(top_p: float, count: int) -> None:
+    weights = torch.full((1, 4), 2**40)
+    cut = sampling._cut(weights, torch.zeros(1, 4), [draw(temperature=1.0, top_p=top_p)])
+    assert (cut > 0).sum() == count
+
+
 # -- a row depends on itself alone ----------------------------------------------------------------
 
 
