@@ -22,7 +22,7 @@ of the last token's activation is no forgetting.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from torch import Tensor
 from statevisor.guests.bank import TORCH_DTYPES
 from statevisor.guests.philox import normal
 from statevisor.guests.rule_params import Param, integer, number, numbers, read_params
+from statevisor.guests.rule_selection import select_families
 from statevisor.hypervisor.errors import CapabilityMissing, InvalidRequest
 from statevisor.hypervisor.layout import Layout, StateFamily
 from statevisor.hypervisor.ports import FamilyDiff, Mutation
@@ -185,7 +186,7 @@ def mutate(
     result = bytearray(rows[0])
     new = _views(layout, result)
     old = [_views(layout, bytearray(row)) for row in rows]
-    for family in _families(layout, mutation, rule):
+    for family in select_families(layout, mutation, rule):
         heads = list(mutation.heads) if mutation.heads is not None else slice(None)
         arithmetic = _arithmetic(family)
         for layer in range(family.shape[0]) if mutation.layers is None else mutation.layers:
@@ -273,59 +274,3 @@ def _check_rows(rule: Rule, layout: Layout, rows: Sequence[memoryview]) -> None:
         raise InvalidRequest(f"rule {rule.name} needs one version in the parameter 'from'")
     if rule.source is not None and not others:
         raise InvalidRequest(f"rule {rule.name} needs versions in the parameter {rule.source!r}")
-
-
-def _families(layout: Layout, mutation: Mutation, rule: Rule) -> list[StateFamily]:
-    """The selected families, every index of the selection checked against each of them."""
-    if mutation.families is None:
-        chosen = [family for family in layout.families if _suits(family, mutation, rule)]
-        if not chosen:
-            raise InvalidRequest(f"no family of this guest suits rule {rule.name} so selected")
-    else:
-        chosen = [_named(layout, name, rule) for name in _unique("families", mutation.families)]
-    for family in chosen:
-        if mutation.heads is not None and not _has_heads(family):
-            raise InvalidRequest(f"family {family.name} has no heads to select")
-        _check_indices("layers", mutation.layers, family, 0)
-        _check_indices("heads", mutation.heads, family, 1)
-    return chosen
-
-
-def _suits(family: StateFamily, mutation: Mutation, rule: Rule) -> bool:
-    if rule.floats_only and not TORCH_DTYPES[family.dtype].is_floating_point:
-        return False
-    return _has_heads(family) or not (rule.matrices_only or mutation.heads is not None)
-
-
-def _has_heads(family: StateFamily) -> bool:
-    return len(family.shape) == 4
-
-
-def _named(layout: Layout, name: str, rule: Rule) -> StateFamily:
-    try:
-        family = layout.family(name)
-    except KeyError:
-        names = ", ".join(family.name for family in layout.families)
-        raise InvalidRequest(f"no family {name!r}; there are: {names}") from None
-    if rule.floats_only and not TORCH_DTYPES[family.dtype].is_floating_point:
-        raise InvalidRequest(f"rule {rule.name} is not defined on family {name}: {family.dtype}")
-    return family
-
-
-def _check_indices(
-    what: str, chosen: tuple[int, ...] | None, family: StateFamily, axis: int
-) -> None:
-    for index in () if chosen is None else _unique(what, chosen):
-        whole = isinstance(index, int) and not isinstance(index, bool)
-        if not whole or not 0 <= index < family.shape[axis]:
-            raise InvalidRequest(
-                f"{what}: {index!r} is not in 0..{family.shape[axis] - 1} of family {family.name}"
-            )
-
-
-def _unique(what: str, chosen: tuple[Any, ...]) -> Iterator[Any]:
-    if not chosen:
-        raise InvalidRequest(f"{what}: an empty selection; leave it out to select all")
-    if len(set(chosen)) != len(chosen):
-        raise InvalidRequest(f"{what}: an entry is there twice")
-    return iter(chosen)
