@@ -77,8 +77,9 @@ class Bank:
             self._row(targets[0]).copy_(row)
         elif targets:
             index = torch.tensor([self._check(slot) for slot in targets], device=self.bytes.device)
-            # Eight bytes an element: the framework's indexed copy works element by element.
-            self.bytes.view(torch.int64)[index] = row.view(torch.int64)
+            # Eight bytes an element, since the framework copies by index element by element; from a
+            # clone, since it refuses to copy within one tensor.
+            self.bytes.view(torch.int64)[index] = row.view(torch.int64).clone()
 
     def frames(self, count: int) -> memoryview:
         """Host memory for `count` rows, page-locked if the bank is on a GPU."""
