@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Protocol
 
@@ -15,12 +15,15 @@ import triton
 from statevisor.guests import linear_triton
 from statevisor.guests.mixers import shift_triton, wkv7_triton
 from statevisor.guests.ops import Activation, Product, RaggedBatch
+from statevisor.hypervisor.errors import CapabilityMissing
 
 #: Heads of one program in the elementwise kernels, channels [v] of one in the recurrence.
 BLOCK_H, BLOCK_V = 4, 16
 #: Warps per program, pinned: the order of a reduction depends on them.
 ELEMENTWISE_WARPS, WKV_WARPS, NORM_WARPS = 1, 1, 8
 _HEAD = wkv7_triton.HEAD.value
+#: Row counts that `admit` tries: both ends of every bucket.
+_ADMITTED = (1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 512, 513, 1024)
 #: Prefixes of the variables that choose or change kernels in the libraries below.
 _STEERING = ("CUBLAS", "TORCH_BLAS", "TORCH_ALLOW_TF32", "NVIDIA_TF32", "TRITON_")
 
@@ -81,6 +84,24 @@ class TritonOps:
             if name.startswith(_STEERING) and not name.endswith("_DIR"):
                 facts[f"env {name}"] = self._environ[name]
         return facts
+
+    def admit(self, weights: Iterable[torch.Tensor]) -> None:
+        """Compare rows of every row bucket with the same rows alone, for every weight shape.
+
+        Compiles the products on the way. Raises: CapabilityMissing (some row changed).
+        """
+        generator = torch.Generator(self.device).manual_seed(2)
+        for weight in {tuple(weight.shape): weight for weight in weights}.values():
+            size = (max(_ADMITTED), weight.shape[1])
+            x = torch.randn(size, generator=generator, device=self.device).to(self.act)
+            for rows in _ADMITTED:
+                got = self.linear(x[:rows], weight)
+                for row in {0, rows // 2, rows - 1}:
+                    if not torch.equal(got[row], self.linear(x[row : row + 1], weight)[0]):
+                        raise CapabilityMissing(
+                            f"a product with a weight of {list(weight.shape)} gives other bits at"
+                            f" {rows} rows than at one on this device"
+                        )
 
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from statevisor.guests.graphs import DecodeRows, GraphedForward
 from statevisor.guests.sampling import sample
+from statevisor.hypervisor.errors import CapabilityMissing
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
 #: Cycles that a spin kernel holds its stream: some tens of milliseconds.
@@ -44,6 +45,13 @@ def test_the_library_product_is_told_from_the_invariant_one(make_guest, draw):
 
     assert changes(LibraryLinear())
     assert not changes(invariant.linear)
+
+
+def test_the_check_at_start_refuses_the_library_product(make_guest, draw):
+    weights = [draw(2048, 8192, dtype=torch.bfloat16), draw(2048, 96, dtype=torch.bfloat16)]
+    make_guest().model.ops.admit(weights)
+    with pytest.raises(CapabilityMissing, match=r"\[2048, 8192\]"):
+        make_guest(linear=LibraryLinear()).model.ops.admit(weights)
 
 
 def draws(count: int, temperature: float = 1.0) -> list[Draw]:
