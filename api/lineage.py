@@ -16,8 +16,18 @@ from statevisor.hypervisor import lineage_export
 
 async def around(call: Call[Nothing, LineageQuery]) -> Reply:
     """The graph of versions around an actor."""
+    return await _drawn(call, call.path("a"))
+
+
+async def around_version(call: Call[Nothing, LineageQuery]) -> Reply:
+    """The graph of versions around a version."""
+    record = await call.visor.version(call.path("v"))
+    return await _drawn(call, f"{record.actor_id}@{record.seq}")
+
+
+async def _drawn(call: Call[Nothing, LineageQuery], key: str) -> Reply:
     query = call.query
-    view = await call.visor.lineage(call.path("a"), query.direction, query.depth)
+    view = await call.visor.lineage(key, query.direction, query.depth)
     match query.format:
         case "json":
             return Reply(value=lineage_object(view))

@@ -127,6 +127,14 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/versions/{v}/lineage",
+        lineage.around_version,
+        "actors",
+        answer=LineageObject,
+        media=("text/vnd.graphviz", "text/plain"),
+    ),
+    Route(
+        "GET",
         "/v1/lineage/common-ancestor",
         lineage.common_ancestor,
         "actors",

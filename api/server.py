@@ -36,14 +36,22 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises: what keeps the server from starting."""
     logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_S)
-    asyncio.run(serve(settings))
+    asyncio.run(_serve_until_signalled(settings))
 
 
-async def serve(settings: Settings) -> None:
-    """Listen, load, serve; a first signal drains, a second one ends the process where it is."""
+async def _serve_until_signalled(settings: Settings) -> None:
+    async with signalled() as stop:
+        await serve(settings, stop)
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Listen, load, serve until `stop` is set, drain.
+
+    Raises: Unavailable (the address or the folder is taken), what keeps a model from loading.
+    """
     server = settings.server()
     host = Host(settings=server, meter=PrometheusMeter(), version=version("statevisor"))
-    async with _signalled() as stop, _listening(host) as runner:
+    async with _listening(host) as runner:
         url = _address(runner)
         if server.port_file is not None:
             _announce(server.port_file, url)
@@ -78,8 +86,8 @@ async def _ends_before(stop: asyncio.Event, work: asyncio.Task[Visor]) -> bool:
 
 
 @asynccontextmanager
-async def _signalled() -> AsyncIterator[asyncio.Event]:
-    """An event that the first SIGTERM or SIGINT sets; the second has its usual effect."""
+async def signalled() -> AsyncIterator[asyncio.Event]:
+    """An event that the first SIGTERM or SIGINT sets; a second one ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
 

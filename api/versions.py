@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from blake3 import blake3
+
 from statevisor.api.call import Call, Reply
 from statevisor.api.wire import NoQuery, Nothing, listing
 from statevisor.api.wire_versions import (
@@ -15,6 +19,7 @@ from statevisor.api.wire_versions import (
     version_object,
 )
 from statevisor.hypervisor.commands import ImportImage
+from statevisor.hypervisor.errors import FileCorrupt, ImageCorrupt
 from statevisor.hypervisor.records import VersionRecord
 
 #: safetensors has no registered media type.
@@ -62,16 +67,32 @@ async def verify(call: Call[Nothing, NoQuery]) -> Reply:
 
 
 async def export(call: Call[Nothing, NoQuery]) -> Reply:
-    """The version's image as one safetensors file."""
+    """The version's image as one safetensors file; its digest is the ETag."""
     ref = call.path("v")
-    name = {"Content-Disposition": f'attachment; filename="{ref}.safetensors"'}
-    return Reply(raw=await call.visor.export(ref), media=SAFETENSORS, headers=name)
+    file = await call.visor.export(ref)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{ref}.safetensors"',
+        "ETag": f'"{await asyncio.to_thread(_digest, file)}"',
+    }
+    return Reply(raw=file, media=SAFETENSORS, headers=headers)
 
 
 async def bring_in(call: Call[bytes, ImportQuery]) -> Reply:
     """Make an actor from an exported file."""
     query = call.query
+    if query.digest is not None:
+        found = await asyncio.to_thread(_digest, call.body)
+        if found != query.digest:
+            raise FileCorrupt(f"the file has the digest {found}, not {query.digest}")
     command = ImportImage(
         name=query.name, model=query.model, file=call.body, once=call.change["once"]
     )
-    return _made(await call.visor.import_image(command))
+    try:
+        return _made(await call.visor.import_image(command))
+    except ImageCorrupt as error:
+        # here it is not our disk that is at fault
+        raise FileCorrupt(error.detail) from None
+
+
+def _digest(file: bytes) -> str:
+    return f"blake3:{blake3(file).hexdigest()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, StringConstraints
 from typing_extensions import TypedDict
 
 from statevisor.api.wire import (
@@ -126,10 +126,15 @@ class BlameQuery(Query):
 
 
 class ImportQuery(Query):
-    """Where imported bytes go."""
+    """Where imported bytes go, and what they must be."""
 
     name: Name | None = None
     model: ModelName | None = None
+    digest: Annotated[
+        str | None,
+        StringConstraints(pattern=r"^blake3:[0-9a-f]{64}$"),
+        Field(description="of the whole file; another file is refused"),
+    ] = None
 
 
 class VersionObject(TypedDict):

@@ -223,6 +223,12 @@ class ImageCorrupt(StatevisorError):
     hint = "The bytes are not served. Roll back to another version."
 
 
+class FileCorrupt(ImageCorrupt):
+    """The file that was sent is not an intact image."""
+
+    hint = "Export it again and compare the digest."
+
+
 class ActorQuarantined(Conflict):
     """The actor's state is damaged or not finite; it is not scheduled."""
 

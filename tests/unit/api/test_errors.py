@@ -32,7 +32,7 @@ PAGE_CODES = {
     "no_free_slot": {503},
     "model_loading": {503},
     "draining": {503},
-    "image_corrupt": {500},
+    "image_corrupt": {422, 500},
     "actor_quarantined": {409},
     "internal": {500},
 }

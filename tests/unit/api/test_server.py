@@ -1,0 +1,36 @@
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from statevisor.api import server
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_asks_and_the_second_has_its_usual_effect(which):
+    usual = signal.getsignal(which)
+    async with server.signalled() as stop:
+        assert not stop.is_set()
+        os.kill(os.getpid(), which)
+        await asyncio.wait_for(stop.wait(), 5)
+        assert signal.getsignal(which) in (usual, signal.SIG_DFL, signal.default_int_handler)
+    assert stop.is_set()
+
+
+def test_the_address_is_written_whole(tmp_path):
+    path = tmp_path / "port.json"
+    server._announce(path, "http://127.0.0.1:1")
+    assert json.loads(path.read_text()) == {"url": "http://127.0.0.1:1"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["port.json"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_addresses_that_only_this_machine_reaches(host):
+    assert server._loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example", ""])
+def test_addresses_that_others_reach(host):
+    assert not server._loopback(host)
