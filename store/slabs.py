@@ -60,6 +60,7 @@ class Slab:
     path: Path
     fd: int
     room: FreeList
+    awaited: bool = False  # made for an extent that has not been taken yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,7 @@ class Slabs:
         """The first free room of that length, or None."""
         for slab in self._slabs.values():
             if length <= slab.room.largest:
+                slab.awaited = False
                 offset = slab.room.take(length)
                 assert offset is not None
                 return Place(slab=slab.id, offset=offset, length=length)
@@ -207,9 +209,9 @@ class Slabs:
     def trim(self) -> list[Slab]:
         """Forget the empty slabs that need not be kept ready; `remove` is to be called for each."""
         gone = []
-        for slab in [*self._slabs.values()]:
+        for slab in [*self._slabs.values()][::-1]:  # the first is the one that is kept
             growing = self._growing is not None and self._growing.slab is slab
-            if slab.room.empty and not growing and not self._keep(slab):
+            if slab.room.empty and not growing and not slab.awaited and not self._keep(slab):
                 gone.append(self._slabs.pop(slab.id))
         return gone
 
@@ -248,15 +250,15 @@ class Slabs:
         most = self.config.slab_bytes
         if length > most:
             return self._new_slab(length, written=False)
-        step = max(length, self.config.step_bytes)
+        step = self.config.step_bytes
         for slab in self._slabs.values():
-            start = slab.room.size
-            if start < most and slab.room.tail + most - start >= length:
-                stop = min(most, max(start + ALIGN, start - slab.room.tail + step))
+            start, tail = slab.room.size, slab.room.tail
+            if start < most and tail + most - start >= length:
+                stop = min(most, start + max(step, length - tail))
                 return Growth(
                     id=slab.id, path=slab.path, slab=slab, start=start, stop=stop, written=True
                 )
-        return self._new_slab(min(step, most), written=True)
+        return self._new_slab(min(most, max(step, length)), written=True)
 
     def _new_slab(self, size: int, *, written: bool) -> Growth:
         slab_id, self._next_id = self._next_id, self._next_id + 1
@@ -287,7 +289,8 @@ class Slabs:
         if growth.slab is not None:
             growth.slab.room.extend(growth.stop)
         else:
-            self._slabs[growth.id] = Slab(growth.id, growth.path, fd, FreeList(growth.stop))
+            room = FreeList(growth.stop)
+            self._slabs[growth.id] = Slab(growth.id, growth.path, fd, room, awaited=True)
 
     def abandon(self) -> None:
         """The growth failed: its room does not exist."""
