@@ -10,7 +10,7 @@ import typer
 
 from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.faults import report
-from statevisor.api.cli.lineage import tree
+from statevisor.api.cli.lineage import family, tree
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.turns import stream_turn
 from statevisor.api.cli.versions import export
@@ -71,7 +71,7 @@ class Chat:
             case "/back":
                 self._back(rest or "1")
             case "/tree":
-                for drawn in tree(self._client.get(path("actors", self.actor, "lineage"))):
+                for drawn in tree(family(self._client, self.actor)):
                     typer.echo(drawn)
             case "/save" if rest:
                 export(self._remote, self._snap(None)["handle"], Path(rest))

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from statevisor.api.cli.arguments import ActorName, VersionName
-from statevisor.api.cli.client import fields, path
+from statevisor.api.cli.arguments import VersionName
+from statevisor.api.cli.client import Client, fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
 
@@ -24,8 +24,9 @@ class Format(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which part of a lineage is drawn."""
+    """Which part of a lineage is drawn: by default all that shares its beginning."""
 
+    FAMILY = "family"
     ANCESTORS = "ancestors"
     DESCENDANTS = "descendants"
     BOTH = "both"
@@ -33,15 +34,20 @@ class Direction(StrEnum):
 
 def lineage(
     remote: Remote,
-    actor: ActorName,
+    start: Annotated[
+        str, typer.Argument(metavar="ACTOR|VERSION", help="A name, an id, or a handle.")
+    ],
     *,
     form: Annotated[Format, typer.Option("--format")] = Format.TREE,
-    direction: Annotated[Direction, typer.Option()] = Direction.BOTH,
+    direction: Annotated[Direction, typer.Option()] = Direction.FAMILY,
     depth: Annotated[int | None, typer.Option(min=1, help="Steps at most.")] = None,
 ) -> None:
-    """Draw where an actor comes from and what came of it."""
-    route = path("actors", actor, "lineage")
+    """Draw where an actor or a version comes from, and what came of it."""
+    route = around(start)
     asked = fields(direction=direction, depth=depth)
+    if direction is Direction.FAMILY:
+        route = around(beginning(remote.client, start))
+        asked["direction"] = Direction.DESCENDANTS
     if form in (Format.DOT, Format.MERMAID):
         typer.echo(remote.client.text(route, {**asked, "format": form}).rstrip("\n"))
         return
@@ -52,6 +58,31 @@ def lineage(
         typer.echo(json.dumps(graph, indent=2, ensure_ascii=False))
     else:
         remote.show(graph, tree)
+
+
+def around(start: str) -> str:
+    """The route of the lineage around an actor or a version."""
+    return path("versions" if "@" in start else "actors", start, "lineage")
+
+
+def beginning(client: Client, start: str) -> str:
+    """The version that the line of first parents of an actor or a version begins with."""
+    if "@" in start:
+        handle = client.get(path("versions", start))["handle"]
+    else:
+        handle = client.get(path("actors", start))["head"]
+    graph = client.get(around(start), {"direction": Direction.ANCESTORS})
+    parents = {node["handle"]: node["parents"] for node in graph["nodes"]}
+    while parents.get(handle) and parents[handle][0] in parents:
+        handle = parents[handle][0]
+    return str(handle)
+
+
+def family(client: Client, start: str) -> dict[str, Any]:
+    """The graph of all that shares the beginning of an actor or a version."""
+    asked = {"direction": Direction.DESCENDANTS}
+    graph: dict[str, Any] = client.get(around(beginning(client, start)), asked)
+    return graph
 
 
 def tree(graph: Mapping[str, Any]) -> Iterator[str]:

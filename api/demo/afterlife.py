@@ -12,9 +12,10 @@ from typing import Any
 from blake3 import blake3
 
 from statevisor.api.cli.client import Client, path
+from statevisor.api.cli.lineage import family as whole_family
 from statevisor.api.cli.lineage import tree
 from statevisor.api.demo import story
-from statevisor.api.demo.life import DRAWN, Life
+from statevisor.api.demo.life import ASKED, DRAWN, Life
 from statevisor.api.demo.machine import Machine
 from statevisor.api.demo.person import PROBE, Person
 from statevisor.hypervisor.errors import ImageCorrupt, StatevisorError, Unavailable
@@ -74,7 +75,7 @@ def back(life: Life) -> None:
     life.screen.act("Alice is taken back to the snapshot and asked what she was asked then.")
     with life.report.timed("rollback"):
         life.alice.rollback(life.snapshot, rng="inherit")
-    again = life.alice.answer(story.question(story.WHAT_FOUND))
+    again = life.alice.answer(story.question(story.WHAT_FOUND), **ASKED)
     life.screen.spoke("alice", story.WHAT_FOUND, again.text)
     then = life.after_snapshot
     life.decide(
@@ -94,7 +95,7 @@ def carry(life: Life) -> None:
     with life.report.timed("import"):
         arrived = _import(life.client, file, "traveller")
     traveller = Person(life.client, arrived["actor"])
-    said = traveller.answer(story.question(story.WHAT_FOUND))
+    said = traveller.answer(story.question(story.WHAT_FOUND), **ASKED)
     life.screen.spoke("traveller", story.WHAT_FOUND, said.text)
     life.decide(
         "export_import_equal",
@@ -138,10 +139,7 @@ def family(life: Life) -> None:
         every_step_an_edge=all((parent, child) in edges for child, parent in pairwise(line)),
         siblings_meet_at_the_snapshot=common is not None and common["handle"] == life.snapshot,
     )
-    drawn = life.client.get(
-        path("actors", life.alice.name, "lineage"), {"direction": "both", "format": "json"}
-    )
-    life.screen.drew(tree(without_probes(drawn)))
+    life.screen.drew(tree(without_probes(whole_family(life.client, life.alice.name))))
 
 
 def _first_line(nodes: dict[str, Any], handle: str) -> Sequence[str]:
@@ -171,10 +169,9 @@ def without_probes(graph: dict[str, Any]) -> dict[str, Any]:
 
 def _hashed(file: bytes, digest: str) -> str:
     """The hash of a file, by the algorithm that a digest names."""
-    algorithm = digest.partition(":")[0]
-    if algorithm == "blake3":
+    if digest.startswith("blake3:"):
         return f"blake3:{blake3(file).hexdigest()}"
-    return f"{algorithm}:{hashlib.new(algorithm, file, digest_size=32).hexdigest()}"
+    return f"blake2b:{hashlib.blake2b(file, digest_size=32).hexdigest()}"
 
 
 def _export(client: Client, version: str) -> bytes:

@@ -16,6 +16,8 @@ from statevisor.api.demo.screen import Screen
 from statevisor.hypervisor.errors import StatevisorError
 
 SEED = 20260727
+#: An answer to a question is short; a model that finds no end is cut here.
+ASKED: dict[str, Any] = {"max_tokens": 48}
 #: Settings under which every answer is drawn, not only picked.
 DRAWN: dict[str, Any] = {"temperature": 0.8, "ignore_eos": True}
 _NEIGHBOURS = 7
@@ -41,7 +43,7 @@ class Life:
     def ask(self, text: str, *, first: bool = False) -> tuple[Answer, Answer]:
         """Ask Alice and her twin the same."""
         asked = story.question(text, first)
-        mine, hers = self.alice.answer(asked), self.twin.answer(asked)
+        mine, hers = self.alice.answer(asked, **ASKED), self.twin.answer(asked, **ASKED)
         self.screen.spoke("alice", text, mine.text)
         return mine, hers
 
@@ -146,7 +148,7 @@ class Life:
         clear, dull = self.alice.fork(["clear", "dull"], at=self.snapshot)
         asked = story.question(story.WHAT_FOUND)
         version = dull.mutate("zero")
-        remembered, forgotten = clear.answer(asked), dull.answer(asked)
+        remembered, forgotten = clear.answer(asked, **ASKED), dull.answer(asked, **ASKED)
         self.screen.spoke("clear", story.WHAT_FOUND, remembered.text)
         self.screen.spoke("dull", story.WHAT_FOUND, forgotten.text)
         found = self.client.post(path("versions", version, "verify"))
@@ -185,7 +187,7 @@ class Life:
 def _live(child: Person, twist: story.Twist) -> Answer:
     """One child's ending."""
     if twist.asked:
-        return child.answer(story.prompt(twist))
+        return child.answer(story.prompt(twist), **ASKED)
     return child.answer(story.prompt(twist), max_tokens=48, **DRAWN)
 
 

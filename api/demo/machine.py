@@ -14,7 +14,7 @@ from statevisor.hypervisor.errors import Unavailable
 
 _BOOT_S = 180.0
 _STOP_S = 30.0
-_POLL_S = 0.05
+_POLL_S = 0.1
 
 
 class Machine:
@@ -49,7 +49,9 @@ class Machine:
                 return client
             time.sleep(_POLL_S)
         self.kill()
-        raise Unavailable(f"the server did not start:\n{self._tail()}", hint="See the log above.")
+        raise Unavailable(
+            f"the server did not start:\n{self.last_words()}", hint="See the log above."
+        )
 
     def kill(self) -> None:
         """End it as a power cut would: no signal it could handle."""
@@ -76,7 +78,8 @@ class Machine:
         except (FileNotFoundError, ValueError):
             return None
 
-    def _tail(self) -> str:
+    def last_words(self) -> str:
+        """The end of the server's log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
 
 

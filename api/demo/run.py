@@ -28,6 +28,8 @@ def run(screen: Screen, flags: Sequence[str] = _FLAGS) -> Report:
             live(machine, report, screen)
         except StatevisorError as error:
             report.stopped = f"{error.code}: {error.detail}"
+            if error.code == StatevisorError.code:
+                report.stopped += f"\n{machine.last_words()}"
         finally:
             machine.stop()
     report.timings_ms["total"] = round((time.perf_counter() - begun) * 1000, 3)

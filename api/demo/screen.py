@@ -50,6 +50,12 @@ class Silent:
     def end(self, report: Report) -> None: ...
 
 
+def _plain(text: str) -> str:
+    """A text on one line, without what would move the cursor."""
+    words = " / ".join(text.split("\n")).strip(" /")
+    return "".join(letter if letter.isprintable() else "·" for letter in words)
+
+
 class Terminal:
     """Shows the story as it happens."""
 
@@ -61,12 +67,12 @@ class Terminal:
         self._console.print(Text(title, style="bold cyan"))
 
     def told(self, text: str) -> None:
-        self._console.print(Text(text.strip(), style="italic"))
+        self._console.print(Text(_plain(text), style="italic"))
 
     def spoke(self, name: str, asked: str, answer: str) -> None:
         line = Text(f"  {name}: ", style="magenta")
-        line.append(f"{asked} ", style="dim")
-        line.append(answer.strip() or "(nothing)", style="bold")
+        line.append(f"{_plain(asked)} ", style="dim")
+        line.append(_plain(answer) or "(nothing)", style="bold")
         self._console.print(line)
 
     def drew(self, lines: Iterable[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from statevisor.api.cli.lineage import tree
 
 
@@ -44,16 +46,32 @@ def test_a_life_of_many_versions_is_drawn(shapes: Any) -> None:
 
 
 def test_formats_are_asked_of_the_server(server: Any, cli: Any, shapes: Any) -> None:
-    server.answer("GET", "/v1/actors/alice/lineage", graph(shapes))
-    server.answer("GET", "/v1/actors/alice/lineage", graph(shapes))
-    server.answer("GET", "/v1/actors/alice/lineage", raw=b"digraph {}\n")
+    route = "/v1/actors/alice/lineage"
+    server.answer("GET", route, graph(shapes))
+    server.answer("GET", route, raw=b"digraph {}\n")
 
-    assert "├─ bob@0" in cli("lineage", "alice").out
-    assert json.loads(cli("lineage", "alice", "--format", "json").out) == graph(shapes)
+    shown = cli("lineage", "alice", "--format", "json", "--direction", "both")
     drawn = cli("lineage", "alice", "--format", "dot", "--direction", "ancestors", "--depth", "3")
 
+    assert json.loads(shown.out) == graph(shapes)
     assert drawn.out == "digraph {}\n"
-    assert server.asked[2].query == {"direction": "ancestors", "depth": "3", "format": "dot"}
+    assert server.asked[1].query == {"direction": "ancestors", "depth": "3", "format": "dot"}
+
+
+@pytest.mark.parametrize("start", ["bob", "bob@1"])
+def test_by_default_the_whole_family_is_drawn(
+    server: Any, cli: Any, shapes: Any, start: str
+) -> None:
+    whole = graph(shapes)
+    line = {**whole, "nodes": [n for n in whole["nodes"] if n["actor"] != "carol"]}
+    kind = "versions" if "@" in start else "actors"
+    server.answer("GET", "/v1/actors/bob", shapes.actor("bob", head="bob@1"))
+    server.answer("GET", "/v1/versions/bob@1", shapes.version("bob@1"))
+    server.answer("GET", f"/v1/{kind}/{start}/lineage", line)
+    server.answer("GET", "/v1/versions/alice@0/lineage", whole)
+
+    assert "└─ carol@0" in cli("lineage", start).out
+    assert server.asked[-1].query["direction"] == "descendants"
 
 
 def test_blame_says_when_nothing_touched_the_layer(server: Any, cli: Any) -> None:
