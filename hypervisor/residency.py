@@ -39,6 +39,8 @@ from statevisor.hypervisor.replay import Replay
 from statevisor.hypervisor.slots import SlotTable
 from statevisor.hypervisor.vocab import Tier
 
+#: How long a waiter sleeps before it looks again for somebody to move.
+_LOOK_AGAIN_S = 0.05
 NOT_FINITE = "the state is not finite"
 
 
@@ -280,7 +282,7 @@ class Residency:
         self.actors.pop(actor.id, None)
 
     async def _to_host(self, actor: Actor) -> None:
-        await self._frame_room(actor)
+        await self._frame_room(actor, self._deadline())
         assert actor.slot is not None
         self._apply(actor, Event.HIBERNATE)
         frame = self.frames.lend(actor.id, actor.segment, actor.absorbed)
@@ -294,20 +296,26 @@ class Residency:
         self._apply(actor, Event.SAVED)
         self.actors[actor.id] = actor
 
-    async def _frame_room(self, actor: Actor) -> None:
-        """Move the oldest frames on to nvme until one is free."""
+    async def _frame_room(self, actor: Actor, deadline: float) -> None:
+        """Move the oldest frame on to nvme if none is free; waits while all are busy."""
+        full = NoFreeSlot("the host tier is full and every actor in it is busy")
+        if not self.frames.capacity:
+            raise NoFreeSlot("there is no host tier", hint="Serve with a larger --host-bytes.")
         while self.frames.used >= self.frames.capacity:
-            for key in self.frames.oldest():
-                other = self.actors[key]
-                if other is actor or not other.mailbox.try_enter():
-                    continue
-                try:
-                    await self.hibernate(other, Tier.NVME)
-                finally:
-                    other.mailbox.leave()
-                break
-            else:
-                raise NoFreeSlot("the host tier is full and every actor in it is busy")
+            if not await self._free_frame(actor):
+                await self._something_freed(deadline, full)
+
+    async def _free_frame(self, actor: Actor) -> bool:
+        for key in self.frames.oldest():
+            other = self.actors[key]
+            if other is actor or not other.mailbox.try_enter():
+                continue
+            try:
+                await self.hibernate(other, Tier.NVME)
+            finally:
+                other.mailbox.leave()
+            return True
+        return False
 
     async def _to_nvme(self, actor: Actor) -> None:
         self._apply(actor, Event.HIBERNATE)
@@ -440,29 +448,37 @@ class Residency:
 
         Whoever asks first is served first. Raises: NoFreeSlot after `slot_wait_s`.
         """
-        deadline = asyncio.get_running_loop().time() + self._config.slot_wait_s
+        deadline = self._deadline()
+        wait = self._config.slot_wait_s
+        full = NoFreeSlot(f"all {self.slots.capacity} slots were busy for {wait:g} s")
         try:
             async with asyncio.timeout_at(deadline):
                 await self._queue.acquire()
         except TimeoutError:
-            raise self._full() from None
+            raise full from None
         try:
             while not self.slots.free:
-                self._freed.clear()
-                if await self._make_room():
-                    continue
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await self._freed.wait()
-                except TimeoutError:
-                    raise self._full() from None
+                if not await self._make_room():
+                    await self._something_freed(deadline, full)
             return self.slots.take(owner)
         finally:
             self._queue.release()
 
-    def _full(self) -> NoFreeSlot:
-        wait = self._config.slot_wait_s
-        return NoFreeSlot(f"all {self.slots.capacity} slots were busy for {wait:g} s")
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._config.slot_wait_s
+
+    async def _something_freed(self, deadline: float, late: NoFreeSlot) -> None:
+        """Wait until something may have become free. Raises: `late`, at the deadline."""
+        now = asyncio.get_running_loop().time()
+        if now >= deadline:
+            raise late
+        self._freed.clear()
+        try:
+            # an actor whose mailbox is left frees nothing, but may be moved from now on
+            async with asyncio.timeout_at(min(deadline, now + _LOOK_AGAIN_S)):
+                await self._freed.wait()
+        except TimeoutError:
+            return
 
     async def _make_room(self) -> bool:
         for key in placement.victims(self.candidates(Tier.GPU)):

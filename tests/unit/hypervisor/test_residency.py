@@ -112,6 +112,34 @@ async def test_whoever_waits_for_a_slot_gets_the_next_one(worlds: Callable[..., 
     assert len((await waiting).token_ids) == 12
 
 
+async def test_a_full_host_tier_is_waited_for_and_then_refused(worlds: Callable[..., Any]) -> None:
+    world = await worlds(frames=1, config={"slot_wait_s": 0.3})
+    await twins(world, "a", "b")
+    await world.visor.hibernate(Hibernate(actor="a", tier=Tier.HOST))
+    holder = (await world.visor._roster.find("a")).mailbox
+    assert holder.try_enter()
+    waiting = asyncio.create_task(world.visor.hibernate(Hibernate(actor="b", tier=Tier.HOST)))
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    holder.leave()
+    assert (await waiting).tier is Tier.HOST
+    assert await tier_of(world, "a") is Tier.NVME
+    other = (await world.visor._roster.find("b")).mailbox
+    assert other.try_enter()
+    await world.visor.resume(Resume(actor="a"))
+    with pytest.raises(NoFreeSlot):
+        await world.visor.hibernate(Hibernate(actor="a", tier=Tier.HOST))
+    other.leave()
+
+
+async def test_without_a_host_tier_actors_go_down_to_nvme(worlds: Callable[..., Any]) -> None:
+    world = await worlds(slots=1, frames=0)
+    await twins(world, "a", "b", "c")
+    assert [await tier_of(world, name) for name in "abc"] == [Tier.NVME, Tier.NVME, Tier.GPU]
+    with pytest.raises(NoFreeSlot):
+        await world.visor.hibernate(Hibernate(actor="c", tier=Tier.HOST))
+
+
 async def test_forks_resume_from_their_parents_slot_without_replay(world: Any) -> None:
     await twins(world, "a")
     views = await world.visor.fork(Fork(actor="a", count=3, seeds=(7, 7, 7)))
