@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
+    Select,
     String,
     and_,
     bindparam,
@@ -17,7 +19,6 @@ from sqlalchemy import (
     cast,
     delete,
     func,
-    insert,
     select,
     update,
 )
@@ -27,10 +28,11 @@ from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
 from statevisor.hypervisor.ports import ActorQuery, Guard, NewActor
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.store.guards import check_guard
+from statevisor.store.prepared import Prepared, PreparedIn, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import actor, actor_label, version
 
-T = TypeVar("T")
+_ESCAPE = re.compile("[/%_]")
 
 #: Ids in one statement at most.
 _CHUNK = 500
@@ -55,17 +57,27 @@ _ROWS = (
     .outerjoin(_parent_actor, _parent_actor.c.id == _parent.c.actor_id)
 )
 _LIVING = _ROWS.where(actor.c.deleted_us.is_(None))
-_BY_ID = _LIVING.where(actor.c.id == bindparam("key"))
-_BY_NAME = _LIVING.where(actor.c.name == bindparam("key"))
-_COUNT = select(func.count()).select_from(actor).where(actor.c.deleted_us.is_(None))
-_HERITAGE = select(actor.c.base, actor.c.drift).where(actor.c.id == bindparam("key"))
-_SEQ = select(actor.c.next_seq, actor.c.epoch, actor.c.drift).where(actor.c.id == bindparam("key"))
-_TAKE_SEQ = (
+_BY_ID = Prepared(_LIVING.where(actor.c.id == bindparam("key")))
+_BY_NAME = Prepared(_LIVING.where(actor.c.name == bindparam("key")))
+_BY_IDS = PreparedIn(lambda keys: _LIVING.where(actor.c.id.in_(keys)))
+_COUNT = Prepared(select(func.count()).select_from(actor).where(actor.c.deleted_us.is_(None)))
+_HERITAGE = Prepared(
+    select(actor.c.model, actor.c.base, actor.c.drift).where(actor.c.id == bindparam("key"))
+)
+_SEQ = Prepared(
+    select(actor.c.next_seq, actor.c.epoch, actor.c.drift).where(actor.c.id == bindparam("key"))
+)
+_TAKE_SEQ = Prepared(
     update(actor).where(actor.c.id == bindparam("key")).values(next_seq=actor.c.next_seq + 1)
 )
-_INSERT = insert(actor)
-_INSERT_LABEL = insert(actor_label)
-_DROP_LABELS = delete(actor_label).where(actor_label.c.actor_id == bindparam("key"))
+_TAKE_OVER = Prepared(
+    update(actor)
+    .where(actor.c.deleted_us.is_(None))
+    .values(epoch=actor.c.epoch + 1, owner=bindparam("by"))
+)
+_INSERT = inserting(actor)
+_INSERT_LABEL = inserting(actor_label)
+_DROP_LABELS = Prepared(delete(actor_label).where(actor_label.c.actor_id == bindparam("key")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,7 @@ class Actor:
 
 def get(conn: Connection, key: str) -> Actor:
     """By id or name. Raises: ActorNotFound."""
-    row = conn.execute(_BY_ID, {"key": key}).first() or conn.execute(_BY_NAME, {"key": key}).first()
+    row = _BY_ID.first(conn, {"key": key}) or _BY_NAME.first(conn, {"key": key})
     if row is None:
         raise ActorNotFound(f"there is no actor {key!r}")
     return _actor(row)
@@ -106,40 +118,33 @@ def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) ->
 class Heritage:
     """What forks take from an actor, living or not."""
 
+    model: str
     base: int
     drift: bool
 
 
 def heritage(conn: Connection, actor_id: str) -> Heritage:
     """What forks take from an actor."""
-    row = conn.execute(_HERITAGE, {"key": actor_id}).one()
-    return Heritage(row.base, row.drift)
-
-
-def column(conn: Connection, actor_id: str, what: ColumnElement[T]) -> T | None:
-    """One column of an actor, living or not; None if there is no such actor."""
-    return conn.scalar(select(what).where(actor.c.id == actor_id))
+    row = _HERITAGE.one(conn, {"key": actor_id})
+    return Heritage(row.model, row.base, row.drift)
 
 
 def reserve_seq(conn: Connection, actor_id: str) -> tuple[int, int, bool]:
     """Take the next seq of an actor, living or not; returns it with its epoch and drift."""
-    row = conn.execute(_SEQ, {"key": actor_id}).one()
-    conn.execute(_TAKE_SEQ, {"key": actor_id})
+    row = _SEQ.one(conn, {"key": actor_id})
+    _TAKE_SEQ.run(conn, {"key": actor_id})
     return row.next_seq, row.epoch, row.drift
 
 
 def records(conn: Connection, ids: Sequence[str]) -> tuple[ActorRecord, ...]:
     """Living actors, in the order asked for."""
-    found: dict[str, ActorRecord] = {}
-    for at in range(0, len(ids), _CHUNK):
-        for row in conn.execute(_LIVING.where(actor.c.id.in_(ids[at : at + _CHUNK]))):
-            found[row.id] = _actor(row).record
+    found = {row.id: _actor(row).record for row in _BY_IDS.all(conn, ids)}
     return tuple(found[one] for one in ids)
 
 
 def count(conn: Connection) -> int:
     """Living actors."""
-    return conn.scalar(_COUNT) or 0
+    return _COUNT.scalar(conn, {}) or 0
 
 
 def page(conn: Connection, query: ActorQuery) -> tuple[list[Actor], bool]:
@@ -187,9 +192,11 @@ def add(
         "updated_us": scope.now_us,
     }
     try:
-        scope.conn.execute(_INSERT, values)
+        _INSERT.run(scope.conn, values)
     except IntegrityError as error:
-        raise ActorExists(f"an actor named {new.name!r} exists") from error
+        raise ActorExists(
+            f"an actor named {new.name!r} exists, or one of id {new.id} did"
+        ) from error
     _label(scope.conn, new.id, new.labels)
 
 
@@ -197,11 +204,11 @@ def change(scope: Scope, old: Actor, **columns: Any) -> Actor:
     """Set an actor's columns and bump its generation. Raises: ActorExists."""
     columns |= {"generation": old.record.generation + 1, "updated_us": scope.now_us}
     try:
-        scope.conn.execute(update(actor).where(actor.c.id == old.record.id).values(**columns))
+        _setting(*sorted(columns)).run(scope.conn, {"key": old.record.id} | _marks(columns))
     except IntegrityError as error:
         raise ActorExists(f"an actor named {columns.get('name')!r} exists") from error
     if "labels" in columns:
-        scope.conn.execute(_DROP_LABELS, {"key": old.record.id})
+        _DROP_LABELS.run(scope.conn, {"key": old.record.id})
         _label(scope.conn, old.record.id, columns["labels"])
     columns["updated_at"] = columns.pop("updated_us")
     row = {key: columns.pop(key) for key in ("next_seq", "turn_id") if key in columns}
@@ -215,53 +222,87 @@ def bury(scope: Scope, old: Actor) -> None:
         "updated_us": scope.now_us,
         "generation": old.record.generation + 1,
     }
-    scope.conn.execute(update(actor).where(actor.c.id == old.record.id).values(**columns))
-    scope.conn.execute(_DROP_LABELS, {"key": old.record.id})
+    _setting(*sorted(columns)).run(scope.conn, {"key": old.record.id} | _marks(columns))
+    _DROP_LABELS.run(scope.conn, {"key": old.record.id})
 
 
 def take_over(scope: Scope, incarnation: int) -> None:
     """Make a new incarnation the owner of every living actor; older epochs are stale."""
-    scope.conn.execute(
-        update(actor)
-        .where(actor.c.deleted_us.is_(None))
-        .values(epoch=actor.c.epoch + 1, owner=incarnation)
-    )
+    _TAKE_OVER.run(scope.conn, {"by": incarnation})
 
 
-def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Row[Any]]:
+def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Any]:
     """Living actors that match all filters but `exclude`, in order of id."""
-    rows = _LIVING.order_by(actor.c.id)
-    if query.model is not None:
-        rows = rows.where(actor.c.model == query.model)
-    if query.q is not None:
-        rows = rows.where(func.lower(actor.c.name).contains(query.q.lower(), autoescape=True))
-    if query.label is not None:
-        key, value = query.label
-        labelled = select(actor_label.c.actor_id).where(actor_label.c.key == key)
-        if value is not None:
-            labelled = labelled.where(actor_label.c.value == value)
-        rows = rows.where(actor.c.id.in_(labelled))
+    key, value = query.label or (None, None)
+    params = {
+        "model": query.model,
+        "part": None if query.q is None else _ESCAPE.sub(r"/\g<0>", query.q.lower()),
+        "label": key,
+        "value": value,
+    }
+    given = {name: one for name, one in params.items() if one is not None}
     after = query.after or ""
     if query.ids is not None:
         wanted = sorted(one for one in query.ids if one > after)
+        chosen = _chosen(frozenset(given))
         for at in range(0, len(wanted), _CHUNK):
-            yield from conn.execute(rows.where(actor.c.id.in_(wanted[at : at + _CHUNK])))
+            yield from chosen.all(conn, wanted[at : at + _CHUNK], given)
         return
+    pages = _pages(frozenset(given))
     while True:
-        part = conn.execute(rows.where(actor.c.id > after).limit(_CHUNK)).all()
+        part = pages.all(conn, given | {"after": after, "limit": _CHUNK})
         yield from part
         if len(part) < _CHUNK:
             return
         after = part[-1].id
 
 
+@cache
+def _pages(filters: frozenset[str]) -> Prepared:
+    """A page of living actors under some filters."""
+    return Prepared(
+        _filtered(filters).where(actor.c.id > bindparam("after")).limit(bindparam("limit"))
+    )
+
+
+@cache
+def _chosen(filters: frozenset[str]) -> PreparedIn:
+    """Living actors of given ids under some filters."""
+    return PreparedIn(lambda keys: _filtered(filters).where(actor.c.id.in_(keys)))
+
+
+def _filtered(filters: frozenset[str]) -> Select[Any]:
+    rows = _LIVING.order_by(actor.c.id)
+    if "model" in filters:
+        rows = rows.where(actor.c.model == bindparam("model"))
+    if "part" in filters:
+        name = func.lower(actor.c.name)
+        rows = rows.where(name.contains(bindparam("part"), autoescape=False, escape="/"))
+    if "label" in filters:
+        labelled = select(actor_label.c.actor_id).where(actor_label.c.key == bindparam("label"))
+        if "value" in filters:
+            labelled = labelled.where(actor_label.c.value == bindparam("value"))
+        rows = rows.where(actor.c.id.in_(labelled))
+    return rows
+
+
+@cache
+def _setting(*columns: str) -> Prepared:
+    """An UPDATE of these columns of one actor."""
+    marks: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
+    return Prepared(update(actor).where(actor.c.id == bindparam("key")).values(marks))
+
+
+def _marks(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"new_{name}": value for name, value in columns.items()}
+
+
 def _label(conn: Connection, actor_id: str, labels: Mapping[str, str]) -> None:
     rows = [{"key": key, "actor_id": actor_id, "value": one} for key, one in labels.items()]
-    if rows:
-        conn.execute(_INSERT_LABEL, rows)
+    _INSERT_LABEL.many(conn, rows)
 
 
-def _actor(row: Row[Any]) -> Actor:
+def _actor(row: Any) -> Actor:
     record = ActorRecord(
         id=row.id,
         name=row.name,

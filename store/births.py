@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from statevisor.hypervisor.errors import ActorExists
 from statevisor.hypervisor.ports import ImageMeta, NewActor, Once, Origin, Provenance
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import actors, checkpoints, operations, origins, runs, segments, versions
+from statevisor.store import (
+    actors,
+    checkpoints,
+    making,
+    operations,
+    origins,
+    runs,
+    segments,
+    versions,
+)
 from statevisor.store.guards import result_of
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
-from statevisor.store.tables import actor
 
 
 def create(scope: Scope, new: NewActor, prompt: Sequence[int], once: Once | None) -> ActorRecord:
@@ -46,7 +53,6 @@ def fork(
     source = actors.heritage(scope.conn, here.record.actor_id)
     drift = made.drift or source.drift
     for new in children:
-        _check_id(scope, new)
         segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=here)
         actors.add(
             scope,
@@ -85,7 +91,6 @@ def import_image(
     known, but no state before the image is.
     """
     operations.check(scope, once)
-    _check_id(scope, new)
     base = meta.position - len(meta.pending)
     below: Segment | None = None
     if meta.pending:
@@ -95,15 +100,10 @@ def import_image(
     actors.add(scope, new, segment=segment.record.id, position=meta.position, base=base, next_seq=1)
     checkpoints.keep(scope, segment.record.id, meta.position, image)
     number = _version(scope, new, 0, segment, meta.position, Op.IMPORT, (), image.build)
-    versions.explain(scope, number, segment.record.id, Provenance(agent=agent))
+    making.explain(scope, number, segment.record.id, Provenance(agent=agent))
     made = actors.get(scope.conn, new.id).record, versions.one(scope.conn, number)
     operations.store(scope, once, result_of(actor=made[0], version=made[1]))
     return made
-
-
-def _check_id(scope: Scope, new: NewActor) -> None:
-    if actors.column(scope.conn, new.id, actor.c.id) is not None:
-        raise ActorExists(f"an actor of id {new.id} exists or existed")
 
 
 def _version(
@@ -117,7 +117,7 @@ def _version(
     build: str | None,
     drift: bool = False,
 ) -> int:
-    return versions.add(
+    return making.add(
         scope,
         actor_id=new.id,
         epoch=1,

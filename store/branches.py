@@ -8,7 +8,7 @@ from typing import Any
 from statevisor.hypervisor.ports import Guard, Origin, Provenance
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import actors, checkpoints, operations, origins, segments, versions
+from statevisor.store import actors, checkpoints, making, operations, origins, segments, versions
 from statevisor.store.actors import Actor
 from statevisor.store.guards import result_of
 from statevisor.store.scope import Scope
@@ -31,7 +31,7 @@ def snapshot(
     operations.check(scope, guard.once)
     here = origins.home(scope, origin)
     seq, epoch, drift = actors.reserve_seq(scope.conn, actor_id)
-    number = versions.add(
+    number = making.add(
         scope,
         actor_id=actor.record.id,
         epoch=epoch,
@@ -45,7 +45,7 @@ def snapshot(
         labels=labels,
     )
     if tag is not None:
-        versions.set_tag(scope, tag, number)
+        making.set_tag(scope, tag, number)
     made = versions.one(scope.conn, number)
     operations.store(scope, guard.once, result_of(version=made))
     return made
@@ -79,7 +79,7 @@ def mutate(
         weights=why.weights if len(why.weights) > len(merged) else (0.0, *why.weights),
         drift=drift,
     )
-    versions.explain(scope, number, segment.record.id, why)
+    making.explain(scope, number, segment.record.id, why)
     return _done(scope, actor, number, guard)
 
 
@@ -127,7 +127,7 @@ def _move(
 ) -> tuple[Actor, int]:
     """Let the actor stand at the beginning of a new segment, under a new version."""
     position = segment.record.position
-    number = versions.add(
+    number = making.add(
         scope,
         actor_id=actor.record.id,
         epoch=actor.record.epoch,

@@ -42,6 +42,7 @@ from statevisor.store import (
     checkpoints,
     journal,
     lineage,
+    making,
     operations,
     owners,
     segments,
@@ -49,7 +50,7 @@ from statevisor.store import (
     turns,
     versions,
 )
-from statevisor.store.db import FolderLock, migrate, open_readers, open_writer
+from statevisor.store.db import READERS, FolderLock, migrate, open_engine
 from statevisor.store.guards import check_incarnation, result_of
 from statevisor.store.readers import Readers
 from statevisor.store.scope import Scope
@@ -79,7 +80,10 @@ class SqlCatalog:
         self._incarnation = 0
         self._builds: Mapping[str, str] = {}
         self._tails = Tails()
-        self._engines = open_writer(path), open_readers(path)
+        self._engines = (
+            open_engine(path, connections=1),
+            open_engine(path, connections=READERS, read_only=True),
+        )
         self._writer: Writer[Scope] = Writer(self._engines[0], self._scope, self._tails)
         self._readers = Readers(self._engines[1])
 
@@ -286,7 +290,7 @@ class SqlCatalog:
         def bury(scope: Scope) -> None:
             actor = actors.guarded(scope, actor_id, guard, idle=True)
             operations.check(scope, guard.once)
-            versions.drop_tags(scope.conn, actor_id)
+            making.drop_tags(scope.conn, actor_id)
             actors.bury(scope, actor)
             operations.store(scope, guard.once, {})
 

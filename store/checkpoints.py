@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, text, update
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Connection, bindparam, select, text, update
 
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import ImageRef
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.segments import home
 from statevisor.store.tables import checkpoint, image
 
-_GET = select(image).where(image.c.digest == bindparam("key"))
-_AT = (
+_GET = Prepared(select(image).where(image.c.digest == bindparam("key")))
+_AT = Prepared(
     select(image)
     .join(checkpoint, checkpoint.c.digest == image.c.digest)
     .where(checkpoint.c.segment == bindparam("at"), checkpoint.c.position == bindparam("top"))
 )
-_LIVE = (
+_LIVE = Prepared(
     select(image).where(image.c.digest.in_(select(checkpoint.c.digest))).order_by(image.c.digest)
 )
-_INSERT_IMAGE = insert(image)
-_INSERT = insert(checkpoint)
-_MOVE = (
+_INSERT_IMAGE = inserting(image)
+_INSERT = inserting(checkpoint)
+_MOVE = Prepared(
     update(image)
     .where(image.c.digest == bindparam("key"))
     .values(
@@ -30,8 +33,9 @@ _MOVE = (
 )
 
 #: Every segment of a path with its last image there, up to the first that has one or is rooted.
-NEAREST = text(
-    """
+NEAREST = Prepared(
+    text(
+        """
     WITH RECURSIVE path(id, top, parent, position, rooted, depth, hit) AS (
         SELECT id, CAST(:top AS BIGINT), parent, position, rooted, depth,
                (SELECT max(c.position) FROM checkpoint c
@@ -54,19 +58,20 @@ NEAREST = text(
     )
     SELECT id, hit, rooted FROM path ORDER BY depth LIMIT 1
     """
+    ).columns(id=BigInteger, hit=BigInteger, rooted=Boolean)
 )
 
 
 def get(conn: Connection, digest: str) -> ImageRef | None:
     """An image by its digest."""
-    row = conn.execute(_GET, {"key": digest}).first()
+    row = _GET.first(conn, {"key": digest})
     return None if row is None else _ref(row)
 
 
 def at(conn: Connection, segment: int, position: int) -> ImageRef | None:
     """The image of exactly one place."""
     place = home(conn, segment, position).place_of(position)
-    row = conn.execute(_AT, {"at": place, "top": position}).first()
+    row = _AT.first(conn, {"at": place, "top": position})
     return None if row is None else _ref(row)
 
 
@@ -76,9 +81,9 @@ def nearest(conn: Connection, segment: int, position: int) -> tuple[int, ImageRe
     Raises: NotFound; VersionNotFound, if nothing leads to the state there.
     """
     home(conn, segment, position)
-    row = conn.execute(NEAREST, {"at": segment, "top": position}).one()
+    row = NEAREST.one(conn, {"at": segment, "top": position})
     if row.hit is not None:
-        found = conn.execute(_AT, {"at": row.id, "top": row.hit}).one()
+        found = _AT.one(conn, {"at": row.id, "top": row.hit})
         return int(row.hit), _ref(found)
     if row.rooted:
         raise VersionNotFound(f"the image that segment {row.id} begins with is missing")
@@ -87,7 +92,7 @@ def nearest(conn: Connection, segment: int, position: int) -> tuple[int, ImageRe
 
 def live(conn: Connection) -> tuple[ImageRef, ...]:
     """Every image that stands for a place."""
-    return tuple(_ref(row) for row in conn.execute(_LIVE))
+    return tuple(_ref(row) for row in _LIVE.all(conn, {}))
 
 
 def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:
@@ -96,23 +101,23 @@ def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:
     The first image named stays: its digest is part of versions. Where the same digest was written
     again (say, since its bytes were damaged) the newest bytes count.
     """
-    named = scope.conn.execute(_AT, {"at": segment, "top": position}).first()
+    named = _AT.first(scope.conn, {"at": segment, "top": position})
     if named is not None and named.digest != ref.digest:
         return
     known = get(scope.conn, ref.digest)
     if known is None:
-        scope.conn.execute(_INSERT_IMAGE, _values(ref))
+        _INSERT_IMAGE.run(scope.conn, _values(ref))
     elif known != ref:
         moved = {"new_slab": ref.slab, "new_offset": ref.offset, "new_length": ref.length}
-        scope.conn.execute(_MOVE, {"key": ref.digest, **moved})
+        _MOVE.run(scope.conn, {"key": ref.digest, **moved})
     if named is None:
         row = {"segment": segment, "position": position, "digest": ref.digest}
-        scope.conn.execute(_INSERT, {**row, "created_us": scope.now_us})
+        _INSERT.run(scope.conn, {**row, "created_us": scope.now_us})
 
 
 def _values(ref: ImageRef) -> dict[str, object]:
     return {column.name: getattr(ref, column.name) for column in image.c}
 
 
-def _ref(row: Row[tuple[object, ...]]) -> ImageRef:
-    return ImageRef(**row._mapping)
+def _ref(row: Any) -> ImageRef:
+    return ImageRef(**row._asdict())

@@ -21,9 +21,17 @@ from sqlalchemy.pool import QueuePool
 
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
 from statevisor.migrations.run import upgrade
+from statevisor.store.prepared import execute
 
 FILE = "catalog.db"
-_BUSY_MS = 5_000
+_PRAGMAS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "fullfsync=ON",
+    "foreign_keys=ON",
+    "busy_timeout=5000",
+    "cache_size=-32768",
+)
 READERS = 4  #: connections that read at the same time
 
 
@@ -58,20 +66,29 @@ class FolderLock:
             self._file = None
 
 
-def open_writer(path: Path) -> Engine:
-    """The engine of the one writing connection; its transactions begin with the write lock."""
-    engine = create_engine(f"sqlite:///{path}", poolclass=QueuePool, pool_size=1, max_overflow=0)
-    _prepare(engine, begin="BEGIN IMMEDIATE", read_only=False)
-    return engine
-
-
-def open_readers(path: Path) -> Engine:
-    """The engine of the reading connections; its transactions are snapshots."""
+def open_engine(path: Path, *, connections: int, read_only: bool = False) -> Engine:
+    """An engine whose connections begin no transaction by themselves: see `begin` and `finish`."""
     engine = create_engine(
-        f"sqlite:///{path}", poolclass=QueuePool, pool_size=READERS, max_overflow=0
+        f"sqlite:///{path}", poolclass=QueuePool, pool_size=connections, max_overflow=0
     )
-    _prepare(engine, begin="BEGIN", read_only=True)
+
+    @event.listens_for(engine, "connect")
+    def _connect(dbapi: Any, _record: Any) -> None:
+        dbapi.isolation_level = None
+        for pragma in (*_PRAGMAS, f"query_only={'ON' if read_only else 'OFF'}"):
+            dbapi.execute(f"PRAGMA {pragma}")
+
     return engine
+
+
+def begin(conn: Connection, *, write: bool) -> None:
+    """Begin a transaction: with the write lock, or as a snapshot. Raises: DBAPIError."""
+    execute(conn, "BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def finish(conn: Connection, *, commit: bool) -> None:
+    """End the transaction. Raises: DBAPIError."""
+    execute(conn, "COMMIT" if commit else "ROLLBACK")
 
 
 def migrate(folder: Path) -> Path:
@@ -81,7 +98,8 @@ def migrate(folder: Path) -> Path:
     guard = os.open(folder / "migrate.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        engine = open_writer(path)
+        engine = open_engine(path, connections=1)
+        event.listen(engine, "begin", lambda conn: begin(conn, write=True))
         try:
             with translated(), engine.begin() as conn:
                 upgrade(conn)
@@ -115,27 +133,6 @@ def as_ours(error: DBAPIError) -> StatevisorError:
 def is_outage(error: DBAPIError) -> bool:
     """Whether the database itself is in trouble (disk, lock), not the one statement."""
     return isinstance(error.orig, sqlite3.OperationalError) or error.connection_invalidated
-
-
-def _prepare(engine: Engine, *, begin: str, read_only: bool) -> None:
-    @event.listens_for(engine, "connect")
-    def _connect(dbapi: Any, _record: Any) -> None:
-        dbapi.isolation_level = None  # transactions are begun below, not by the driver
-        pragmas = (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "fullfsync=ON",
-            "foreign_keys=ON",
-            f"busy_timeout={_BUSY_MS}",
-            "cache_size=-32768",
-            f"query_only={'ON' if read_only else 'OFF'}",
-        )
-        for pragma in pragmas:
-            dbapi.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def _begin(conn: Connection) -> None:
-        conn.exec_driver_sql(begin)
 
 
 def _sync_folder(folder: Path) -> None:

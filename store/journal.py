@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
-from statevisor.hypervisor.errors import Conflict, StatevisorError
+from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.ports import JournalEntry
 from statevisor.store import runs
 from statevisor.store.guards import check_incarnation
 from statevisor.store.packing import pack_group, unpack_group
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import journal, turn
 from statevisor.store.tails import Tail, Tails
@@ -25,12 +26,14 @@ FOLD_TOKENS = 4096  #: of one turn, after which they become a run
 FOLD_GROUPS = 4096  #: that a turn may keep alive
 SWEEP_GROUPS = 256  #: between two looks at what can be folded and deleted
 
-_INSERT = insert(journal)
-_DELETE = delete(journal).where(journal.c.id < bindparam("low"))
-_LAST = select(func.max(journal.c.id))
-_MOVE = update(turn).where(turn.c.id == bindparam("turn")).values(position=bindparam("to"))
-_OPEN = select(turn).where(turn.c.finish.is_(None)).order_by(turn.c.id)
-_GROUPS = (
+_INSERT = inserting(journal)
+_DELETE = Prepared(delete(journal).where(journal.c.id < bindparam("low")))
+_LAST = Prepared(select(func.max(journal.c.id)))
+_MOVE = Prepared(
+    update(turn).where(turn.c.id == bindparam("turn")).values(position=bindparam("to"))
+)
+_OPEN = Prepared(select(turn).where(turn.c.finish.is_(None)).order_by(turn.c.id))
+_GROUPS = Prepared(
     select(journal.c.id, journal.c.data)
     .where(journal.c.id > bindparam("after"))
     .order_by(journal.c.id)
@@ -42,22 +45,12 @@ def append(scope: Scope, entries: Sequence[JournalEntry], incarnation: int) -> N
     check_incarnation(scope.incarnation, incarnation)
     if not entries:
         return
-    tails, group = scope.tails, scope.tails.next_group()
-    for entry in entries:
-        tail = tails.get(entry.turn_id)
-        if tail is None:
-            raise Conflict(f"turn {entry.turn_id} is not open")
-        if entry.position != tail.end or entry.segment != tail.segment:
-            raise StatevisorError(
-                f"turn {entry.turn_id} goes on at {tail.end} of segment {tail.segment}, "
-                f"not at {entry.position} of {entry.segment}"
-            )
-        tails.extend(tail, entry.tokens, group)
+    group = scope.tails.next_group()
+    touched = scope.tails.extend(entries, group)
     row = {"id": group, "incarnation": incarnation, "data": pack_group(group, entries)}
-    scope.conn.execute(_INSERT, row)
-    for entry in entries:
-        tail = tails.get(entry.turn_id)
-        if tail is not None and len(tail.tokens) - tail.folded >= FOLD_TOKENS:
+    _INSERT.run(scope.conn, row)
+    for tail in touched:
+        if len(tail.tokens) - tail.folded >= FOLD_TOKENS:
             fold(scope, tail)
     if group % SWEEP_GROUPS == 0:
         sweep(scope)
@@ -67,7 +60,7 @@ def fold(scope: Scope, tail: Tail) -> None:
     """Write what an open turn has gathered as a run."""
     begin = tail.start + tail.folded
     runs.insert_run(scope.conn, tail.segment, begin, "generated", tail.tokens[tail.folded :])
-    scope.conn.execute(_MOVE, {"turn": tail.turn_id, "to": tail.end})
+    _MOVE.run(scope.conn, {"turn": tail.turn_id, "to": tail.end})
     scope.tails.fold(tail)
 
 
@@ -81,7 +74,7 @@ def sweep(scope: Scope) -> None:
         (tail.since for tail in scope.tails.all() if tail.since),
         default=scope.tails.last_group + 1,
     )
-    scope.conn.execute(_DELETE, {"low": low})
+    _DELETE.run(scope.conn, {"low": low})
 
 
 def load(conn: Connection, tails: Tails) -> None:
@@ -89,14 +82,14 @@ def load(conn: Connection, tails: Tails) -> None:
 
     Raises: StatevisorError, naming the row that is damaged or leaves a gap.
     """
-    opened = [_tail(conn, row) for row in conn.execute(_OPEN)]
+    opened = [_tail(conn, row) for row in _OPEN.all(conn, {})]
     by_segment = {tail.segment: tail for tail in opened}
     after = min((tail.journal_after for tail in opened), default=None)
     last = max((tail.journal_after for tail in opened), default=0)
-    tails.replace(opened, max(last, conn.scalar(_LAST) or 0))
+    tails.replace(opened, max(last, _LAST.scalar(conn, {}) or 0))
     if after is None:
         return
-    for group, data in conn.execute(_GROUPS, {"after": after}):
+    for group, data in _GROUPS.all(conn, {"after": after}):
         for segment, position, tokens in unpack_group(group, data):
             tail = by_segment.get(segment)
             if tail is None or group <= tail.journal_after:
@@ -108,10 +101,11 @@ def load(conn: Connection, tails: Tails) -> None:
                 )
             fresh = tokens[tail.end - position :]
             if fresh:
-                tails.extend(tail, fresh, group)
+                tail.tokens.extend(fresh)
+                tail.since = tail.since or group
 
 
-def _tail(conn: Connection, row: Row[Any]) -> Tail:
+def _tail(conn: Connection, row: Any) -> Tail:
     tail = Tail(
         turn_id=row.id,
         actor_id=row.actor_id,

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, select, text
+from sqlalchemy import BigInteger, Connection, bindparam, select, text
 
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import segments, versions
-from statevisor.store.tables import touched, version, version_parent
-
-_CHUNK = 500
+from statevisor.store.prepared import Prepared, PreparedIn
+from statevisor.store.tables import version, version_parent
 
 _edge = version_parent.c
-_UP = (
-    select(_edge.child.label("here"), _edge.parent.label("near"))
-    .where(_edge.child.in_(bindparam("ids", expanding=True)))
-    .order_by(_edge.child, _edge.ord)
+_UP = PreparedIn(
+    lambda keys: (
+        select(_edge.child.label("here"), _edge.parent.label("near"))
+        .where(_edge.child.in_(keys))
+        .order_by(_edge.child, _edge.ord)
+    )
 )
-_DOWN = (
-    select(_edge.parent.label("here"), _edge.child.label("near"))
-    .where(_edge.parent.in_(bindparam("ids", expanding=True)))
-    .order_by(_edge.parent, _edge.child)
+_DOWN = PreparedIn(
+    lambda keys: (
+        select(_edge.parent.label("here"), _edge.child.label("near"))
+        .where(_edge.parent.in_(keys))
+        .order_by(_edge.parent, _edge.child)
+    )
 )
-_PLACE = select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
-_MERGED = (
-    select(_edge.parent)
-    .join(version, version.c.id == _edge.child)
-    .join(touched, touched.c.version == version.c.id)
-    .where(touched.c.segment.in_(bindparam("ids", expanding=True)), _edge.ord > 0)
-    .distinct()
+_PLACE = Prepared(
+    select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
 )
-_SHARED = (
+_MERGED = PreparedIn(
+    lambda keys: (
+        select(_edge.parent)
+        .join(version, version.c.id == _edge.child)
+        .where(version.c.segment.in_(keys), _edge.ord > 0)
+        .distinct()
+    )
+)
+_SHARED = Prepared(
     select(version.c.id, version.c.position)
     .where(
         version.c.segment == bindparam("at"),
@@ -46,8 +51,9 @@ _SHARED = (
 )
 
 #: The nearest segment of a path whose first state comes of a rule that touched a layer.
-BLAME = text(
-    """
+BLAME = Prepared(
+    text(
+        """
     WITH RECURSIVE path(id, top, parent, position, depth, hit) AS (
         SELECT id, CAST(:top AS BIGINT), parent, position, depth,
                (SELECT max(t.version) FROM touched t
@@ -66,6 +72,7 @@ BLAME = text(
     )
     SELECT hit FROM path ORDER BY depth LIMIT 1
     """
+    ).columns(hit=BigInteger)
 )
 
 Edge = tuple[str, str, Op]
@@ -104,7 +111,7 @@ def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
     """
     older, newer = sorted((versions.resolve(conn, a), versions.resolve(conn, b)))
     theirs = _reach(conn, newer)
-    here = conn.execute(_PLACE, {"key": older}).one()
+    here = _PLACE.one(conn, {"key": older})
     reached = theirs.get(here.segment)
     if older == newer or (reached is not None and here.position <= reached[1]):
         return older
@@ -113,7 +120,7 @@ def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
     for segment in mine.keys() & theirs.keys():
         depth, top = mine[segment]
         top = min(top, theirs[segment][1])
-        found = conn.execute(_SHARED, {"at": segment, "top": top, "older": older}).first()
+        found = _SHARED.first(conn, {"at": segment, "top": top, "older": older})
         if found is not None:
             best = max(best or (-1, -1, -1), (depth, found.position, found.id))
     return None if best is None else best[2]
@@ -121,14 +128,14 @@ def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
 
 def blame(conn: Connection, handle: str, layer: int) -> int | None:
     """The mutation that last touched a layer on a version's path. Raises: VersionNotFound."""
-    here = conn.execute(_PLACE, {"key": versions.resolve(conn, handle)}).one()
-    hit = conn.scalar(BLAME, {"at": here.segment, "top": here.position, "layer": layer})
+    here = _PLACE.one(conn, {"key": versions.resolve(conn, handle)})
+    hit = BLAME.scalar(conn, {"at": here.segment, "top": here.position, "layer": layer})
     return None if hit is None else int(hit)
 
 
 def _spread(
     conn: Connection,
-    query: Select[Any],
+    query: PreparedIn,
     start: int,
     seen: dict[int, int],
     depth: int,
@@ -151,12 +158,11 @@ def _spread(
     return cut
 
 
-def _near(conn: Connection, query: Select[Any], ids: Sequence[int]) -> list[tuple[int, int]]:
+def _near(conn: Connection, query: PreparedIn, ids: Sequence[int]) -> list[tuple[int, int]]:
     """Edges at versions, in the order of the versions asked for."""
     found: dict[int, list[int]] = {}
-    for at in range(0, len(ids), _CHUNK):
-        for row in conn.execute(query, {"ids": list(ids[at : at + _CHUNK])}):
-            found.setdefault(row.here, []).append(row.near)
+    for row in query.all(conn, ids):
+        found.setdefault(row.here, []).append(row.near)
     return [(here, near) for here in ids for near in found.get(here, ())]
 
 
@@ -165,16 +171,15 @@ def _reach(conn: Connection, number: int) -> dict[int, tuple[int, int]]:
     reach: dict[int, tuple[int, int]] = {}
     queue, done = deque([number]), {number}
     while queue:
-        here = conn.execute(_PLACE, {"key": queue.popleft()}).one()
+        here = _PLACE.one(conn, {"key": queue.popleft()})
         steps = segments.path(conn, here.segment, here.position)
         grown = []
         for step in steps:
             if step.id not in reach or reach[step.id][1] < step.top:
                 reach[step.id] = (step.depth, step.top)
                 grown.append(step.id)
-        for at in range(0, len(grown), _CHUNK):
-            for parent in conn.scalars(_MERGED, {"ids": grown[at : at + _CHUNK]}):
-                if parent not in done:
-                    done.add(parent)
-                    queue.append(parent)
+        for row in _MERGED.all(conn, grown):
+            if row.parent not in done:
+                done.add(row.parent)
+                queue.append(row.parent)
     return reach

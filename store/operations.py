@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from statevisor.hypervisor.ports import Once
 from statevisor.hypervisor.records import OperationRecord
 from statevisor.store.guards import check_key
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import operation, turn
 
-_GET = select(operation).where(
-    operation.c.key == bindparam("at"), operation.c.created_us >= bindparam("oldest")
+_GET = Prepared(
+    select(operation).where(
+        operation.c.key == bindparam("at"), operation.c.created_us >= bindparam("oldest")
+    )
 )
-_BROKEN = select(turn.c.broken).where(turn.c.id == bindparam("turn"))
-_INSERT = insert(operation)
-_DROP = delete(operation).where(operation.c.key == bindparam("at"))
-_EXPIRE = delete(operation).where(operation.c.created_us < bindparam("oldest"))
-_SETTLE = (
+_BROKEN = Prepared(select(turn.c.broken).where(turn.c.id == bindparam("turn")))
+_INSERT = inserting(operation)
+_DROP = Prepared(delete(operation).where(operation.c.key == bindparam("at")))
+_EXPIRE = Prepared(delete(operation).where(operation.c.created_us < bindparam("oldest")))
+_SETTLE = Prepared(
     update(operation)
     .where(operation.c.turn_id == bindparam("turn"))
     .values(result=bindparam("outcome"))
@@ -29,7 +32,7 @@ _SETTLE = (
 
 def get(conn: Connection, key: str, oldest_us: int) -> OperationRecord | None:
     """What a key was used for, unless that is too long ago."""
-    row = conn.execute(_GET, {"at": key, "oldest": oldest_us}).first()
+    row = _GET.first(conn, {"at": key, "oldest": oldest_us})
     if row is None:
         return None
     return OperationRecord(
@@ -56,7 +59,7 @@ def check_turn(scope: Scope, once: Once | None) -> None:
         known is not None
         and known.result is None
         and known.turn_id is not None
-        and scope.conn.scalar(_BROKEN, {"turn": known.turn_id}) is True
+        and _BROKEN.scalar(scope.conn, {"turn": known.turn_id}) is True
     )
     check_key(known, once, resumable=broken)
 
@@ -71,10 +74,10 @@ def store(
     """Keep a key with its result, or with the turn that will give it; drops what has expired."""
     if once is None:
         return
-    scope.conn.execute(_EXPIRE, {"oldest": scope.now_us - scope.keep_keys_us})
-    scope.conn.execute(_DROP, {"at": once.key})
-    scope.conn.execute(
-        _INSERT,
+    _EXPIRE.run(scope.conn, {"oldest": scope.now_us - scope.keep_keys_us})
+    _DROP.run(scope.conn, {"at": once.key})
+    _INSERT.run(
+        scope.conn,
         {
             "key": once.key,
             "request": once.request,
@@ -94,7 +97,7 @@ def remember(scope: Scope, once: Once, result: Mapping[str, Any]) -> None:
 
 def settle(conn: Connection, turn_id: str, result: Mapping[str, Any]) -> None:
     """Keep the result of the key that began a turn, if one did."""
-    conn.execute(_SETTLE, {"turn": turn_id, "outcome": dict(result)})
+    _SETTLE.run(conn, {"turn": turn_id, "outcome": dict(result)})
 
 
 def _known(scope: Scope, once: Once) -> OperationRecord | None:

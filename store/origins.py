@@ -5,10 +5,9 @@ from __future__ import annotations
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.ports import Origin
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import actors, runs, segments, versions
+from statevisor.store import actors, making, runs, segments, versions
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
-from statevisor.store.tables import actor
 
 
 def home(scope: Scope, origin: Origin) -> Segment:
@@ -50,15 +49,14 @@ def build(scope: Scope, here: Segment, position: int) -> str | None:
     maker = versions.maker(scope.conn, here.record.id, position)
     if maker is not None:
         return versions.made(scope.conn, maker).build
-    model = actors.column(scope.conn, here.record.actor_id, actor.c.model)
-    return None if model is None else scope.builds.get(model)
+    return scope.builds.get(actors.heritage(scope.conn, here.record.actor_id).model)
 
 
 def _anchor(scope: Scope, here: Segment, position: int) -> int:
     """A version that nobody asked for; its actor's head and generation stay."""
     owner = here.record.actor_id
     seq, epoch, drift = actors.reserve_seq(scope.conn, owner)
-    return versions.add(
+    return making.add(
         scope,
         actor_id=owner,
         epoch=epoch,

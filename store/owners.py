@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from statevisor.store import actors, journal
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import owner
 
-_CURRENT = select(func.max(owner.c.incarnation))
-_INSERT = insert(owner)
+_CURRENT = Prepared(select(func.max(owner.c.incarnation)))
+_INSERT = inserting(owner)
 
 
 def current(conn: Connection) -> int:
     """The highest incarnation; 0 before the first claim."""
-    return conn.scalar(_CURRENT) or 0
+    return _CURRENT.scalar(conn, {}) or 0
 
 
 def claim(scope: Scope, name: str) -> int:
@@ -25,7 +26,7 @@ def claim(scope: Scope, name: str) -> int:
     """
     incarnation = current(scope.conn) + 1
     row = {"incarnation": incarnation, "name": name, "claimed_us": scope.now_us}
-    scope.conn.execute(_INSERT, row)
+    _INSERT.run(scope.conn, row)
     actors.take_over(scope, incarnation)
     scope.incarnation = incarnation
     journal.load(scope.conn, scope.tails)

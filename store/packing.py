@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import msgpack
@@ -38,9 +38,8 @@ def unpack_tokens(data: bytes) -> array[int]:
     return tokens
 
 
-def pack_group(row: int, entries: Iterable[JournalEntry]) -> bytes:
+def pack_group(row: int, entries: Sequence[JournalEntry]) -> bytes:
     """One group as the row of that id keeps it."""
-    entries = list(entries)
     body: bytes = msgpack.packb(
         [
             _VERSION,

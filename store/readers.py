@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from statevisor.store.db import READERS, translated
+from statevisor.store.db import READERS, begin, finish, translated
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Readers:
-    """A few threads with a connection each."""
+    """A few threads, and as many connections that stay open between calls."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
 
     async def run(
         self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -34,11 +36,19 @@ class Readers:
         )
 
     async def close(self) -> None:
-        """Wait for what is running."""
+        """Wait for what is running and close the connections."""
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        while not self._idle.empty():
+            self._idle.get().close()
 
     def _read(
         self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        with translated(), self._engine.begin() as conn:
-            return read(conn, *args, **kwargs)
+        with translated():
+            conn = self._engine.connect() if self._idle.empty() else self._idle.get()
+            begin(conn, write=False)
+            try:
+                return read(conn, *args, **kwargs)
+            finally:
+                finish(conn, commit=False)
+                self._idle.put(conn)

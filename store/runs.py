@@ -5,24 +5,27 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, select
 
 from statevisor.store.packing import pack_tokens, unpack_tokens
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.tables import token_run
 
 #: Tokens in one row at most, so that a read of a few tokens never loads a whole book.
 RUN_TOKENS = 16_384
 
 _run = token_run.c
-_INSERT = insert(token_run)
-_CUT = delete(token_run).where(_run.segment == bindparam("at"), _run.start >= bindparam("low"))
-_LAST_BEFORE = (
+_INSERT = inserting(token_run)
+_CUT = Prepared(
+    delete(token_run).where(_run.segment == bindparam("at"), _run.start >= bindparam("low"))
+)
+_LAST_BEFORE = Prepared(
     select(token_run)
     .where(_run.segment == bindparam("at"), _run.start < bindparam("high"))
     .order_by(_run.start.desc())
     .limit(1)
 )
-_LAST = (
+_LAST = Prepared(
     select(_run.start + _run.count)
     .where(_run.segment == bindparam("at"))
     .order_by(_run.start.desc())
@@ -33,7 +36,7 @@ _FIRST = (
     .where(_run.segment == bindparam("at"), _run.start <= bindparam("low"))
     .scalar_subquery()
 )
-_WITHIN = (
+_WITHIN = Prepared(
     select(_run.start, _run.kind, _run.data)
     .where(
         _run.segment == bindparam("at"),
@@ -59,22 +62,22 @@ def insert_run(
         for at in range(0, len(tokens), RUN_TOKENS)
     ]
     if rows:
-        conn.execute(_INSERT, rows)
+        _INSERT.many(conn, rows)
 
 
 def cut(conn: Connection, segment: int, position: int) -> None:
     """Drop what lies at and beyond a position of a segment."""
-    row = conn.execute(_LAST_BEFORE, {"at": segment, "high": position}).first()
-    conn.execute(_CUT, {"at": segment, "low": position})
+    row = _LAST_BEFORE.first(conn, {"at": segment, "high": position})
+    _CUT.run(conn, {"at": segment, "low": position})
     if row is not None and row.start + row.count > position:
-        conn.execute(_CUT, {"at": segment, "low": row.start})
+        _CUT.run(conn, {"at": segment, "low": row.start})
         kept = unpack_tokens(row.data)[: position - row.start]
         insert_run(conn, segment, row.start, row.kind, kept)
 
 
 def end(conn: Connection, segment: int) -> int | None:
     """The position behind a segment's last token at rest; None if it has none."""
-    return conn.scalar(_LAST, {"at": segment})
+    return _LAST.scalar(conn, {"at": segment})
 
 
 def within(
@@ -83,7 +86,7 @@ def within(
     """Position, kind and tokens of one segment in start..stop."""
     if start >= stop:
         return
-    for begin, kind, data in conn.execute(_WITHIN, {"at": segment, "low": start, "high": stop}):
+    for begin, kind, data in _WITHIN.all(conn, {"at": segment, "low": start, "high": stop}):
         tokens = unpack_tokens(data)
         low, high = max(start - begin, 0), min(stop - begin, len(tokens))
         if low < high:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, insert, select, text
+from sqlalchemy import BigInteger, Boolean, Connection, Integer, bindparam, select, text
 
 from statevisor.hypervisor.errors import NotFound, VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.tables import segment as table
 
-_GET = select(table).where(table.c.id == bindparam("at"))
-_INSERT = insert(table)
+_GET = Prepared(select(table).where(table.c.id == bindparam("at")))
+_INSERT = inserting(table, returning_id=True)
 
 #: Every segment of a path down to the one that holds `floor`, nearest first, and how far it goes.
-PATH = text(
-    """
+PATH = Prepared(
+    text(
+        """
     WITH RECURSIVE path(id, top, parent, position, rooted, depth) AS (
         SELECT id, CAST(:top AS BIGINT), parent, position, rooted, depth FROM segment WHERE id = :at
         UNION ALL
@@ -33,11 +35,13 @@ PATH = text(
     )
     SELECT id, top, position, rooted, depth FROM path WHERE top >= position ORDER BY depth DESC
     """
+    ).columns(id=BigInteger, top=BigInteger, position=BigInteger, rooted=Boolean, depth=Integer)
 )
 
 #: The segment that holds the last event at a position: the first on the way up not above it.
-HOME = text(
-    """
+HOME = Prepared(
+    text(
+        """
     WITH RECURSIVE up(id, parent, position, depth) AS (
         SELECT id, parent, position, depth FROM segment WHERE id = :at
         UNION ALL
@@ -49,6 +53,7 @@ HOME = text(
     )
     SELECT id FROM up WHERE position <= :top ORDER BY depth DESC LIMIT 1
     """
+    ).columns(id=BigInteger)
 )
 
 
@@ -77,7 +82,7 @@ class Segment:
 
 def get(conn: Connection, segment: int) -> Segment:
     """Raises: NotFound."""
-    row = conn.execute(_GET, {"at": segment}).first()
+    row = _GET.first(conn, {"at": segment})
     if row is None:
         raise NotFound(f"there is no segment {segment}")
     record = SegmentRecord(
@@ -98,7 +103,7 @@ def home(conn: Connection, segment: int, position: int) -> Segment:
     """
     here = get(conn, segment)
     if position < here.record.position:
-        found = conn.scalar(HOME, {"at": segment, "top": position})
+        found = HOME.scalar(conn, {"at": segment, "top": position})
         if found is None:
             raise _unknown(position)
         here = get(conn, found)
@@ -110,8 +115,8 @@ def home(conn: Connection, segment: int, position: int) -> Segment:
 
 def path(conn: Connection, segment: int, position: int, floor: int = -1) -> list[Step]:
     """Segments of a path, nearest first, down to the one that holds `floor`."""
-    rows = conn.execute(PATH, {"at": segment, "top": position, "floor": floor})
-    return [Step(row.id, row.top, row.position, bool(row.rooted), row.depth) for row in rows]
+    rows = PATH.all(conn, {"at": segment, "top": position, "floor": floor})
+    return [Step(row.id, row.top, row.position, row.rooted, row.depth) for row in rows]
 
 
 def insert_segment(
@@ -133,10 +138,8 @@ def insert_segment(
         "depth": 0 if parent is None else parent.record.depth + 1,
         "place": place,
     }
-    key = conn.execute(_INSERT, values).inserted_primary_key
-    assert key is not None
     made = SegmentRecord(
-        id=key[0],
+        id=_INSERT.one(conn, values).id,
         actor_id=actor_id,
         parent=None if parent is None else parent.record.id,
         position=position,

@@ -11,6 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from statevisor.hypervisor.errors import Conflict, StatevisorError
+from statevisor.hypervisor.ports import JournalEntry
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Tail:
@@ -68,17 +71,37 @@ class Tails:
         self._touched.append(tail)
         self._undo.append(partial(self._open.__setitem__, tail.turn_id, tail))
 
-    def extend(self, tail: Tail, tokens: Sequence[int], group: int) -> None:
-        """Add a group's tokens to a tail."""
-        self._undo.append(partial(_restore, tail, len(tail.tokens), tail.folded, tail.since))
-        self._touched.append(tail)
-        if tokens:
-            tail.tokens.extend(tokens)
-            tail.since = tail.since or group
+    def extend(self, entries: Sequence[JournalEntry], group: int) -> list[Tail]:
+        """Add one group's tokens to their tails; returns the tails they were added to.
+
+        Raises: Conflict (a turn is not open), StatevisorError (tokens do not follow the last ones).
+        """
+        before: list[tuple[Tail, int, int, int]] = []
+        self._undo.append(partial(_restore, before))
+        touched, find = [], self._open.get
+        for entry in entries:
+            tail = find(entry.turn_id)
+            if tail is None:
+                raise Conflict(f"turn {entry.turn_id} is not open")
+            tokens = tail.tokens
+            count = len(tokens)
+            if entry.position != tail.start + count or entry.segment != tail.segment:
+                raise StatevisorError(
+                    f"turn {entry.turn_id} goes on at {tail.end} of segment {tail.segment}, "
+                    f"not at {entry.position} of {entry.segment}"
+                )
+            before.append((tail, count, tail.folded, tail.since))
+            touched.append(tail)
+            if entry.tokens:
+                tokens.extend(entry.tokens)
+                tail.since = tail.since or group
+        self._touched += touched
+        return touched
 
     def fold(self, tail: Tail) -> None:
         """All tokens of a tail are in token runs now."""
-        self._undo.append(partial(_restore, tail, len(tail.tokens), tail.folded, tail.since))
+        state = (tail, len(tail.tokens), tail.folded, tail.since)
+        self._undo.append(partial(_restore, [state]))
         tail.folded, tail.since = len(tail.tokens), 0
 
     def next_group(self) -> int:
@@ -135,6 +158,7 @@ class Tails:
         return None
 
 
-def _restore(tail: Tail, length: int, folded: int, since: int) -> None:
-    del tail.tokens[length:]
-    tail.folded, tail.since = folded, since
+def _restore(before: Sequence[tuple[Tail, int, int, int]]) -> None:
+    for tail, length, folded, since in reversed(before):
+        del tail.tokens[length:]
+        tail.folded, tail.since = folded, since

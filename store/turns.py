@@ -6,23 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from statevisor.hypervisor.errors import ActorQuarantined, Conflict, NotFound, StatevisorError
 from statevisor.hypervisor.ports import Guard
 from statevisor.hypervisor.records import ActorRecord, TurnRecord, VersionRecord
 from statevisor.hypervisor.vocab import FinishReason, Op
-from statevisor.store import actors, journal, operations, runs, segments, versions
+from statevisor.store import actors, journal, making, operations, runs, segments, versions
 from statevisor.store.guards import check_start
 from statevisor.store.origins import before
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import turn
 from statevisor.store.tails import Tail
 
-_GET = select(turn).where(turn.c.id == bindparam("key"))
-_OPEN = select(turn).where(turn.c.finish.is_(None)).order_by(turn.c.id)
-_INSERT = insert(turn)
-_END = (
+_GET = Prepared(select(turn).where(turn.c.id == bindparam("key")))
+_OPEN = Prepared(select(turn).where(turn.c.finish.is_(None)).order_by(turn.c.id))
+_INSERT = inserting(turn)
+_END = Prepared(
     update(turn)
     .where(turn.c.id == bindparam("key"))
     .values(
@@ -36,7 +37,7 @@ _END = (
 
 def get(conn: Connection, turn_id: str) -> TurnRecord:
     """A turn as its row says: without journalled tokens. Raises: NotFound."""
-    row = conn.execute(_GET, {"key": turn_id}).first()
+    row = _GET.first(conn, {"key": turn_id})
     if row is None:
         raise NotFound(f"there is no turn {turn_id!r}")
     return _record(row)
@@ -44,7 +45,7 @@ def get(conn: Connection, turn_id: str) -> TurnRecord:
 
 def open_turns(conn: Connection) -> tuple[TurnRecord, ...]:
     """Every open turn, by id, without journalled tokens."""
-    return tuple(_record(row) for row in conn.execute(_OPEN))
+    return tuple(_record(row) for row in _OPEN.all(conn, {}))
 
 
 def shown(record: TurnRecord, ends: Mapping[str, int]) -> TurnRecord:
@@ -63,7 +64,7 @@ def begin(scope: Scope, new: TurnRecord, prompt: Sequence[int], guard: Guard) ->
     old = actor.record
     if old.quarantine is not None:
         raise ActorQuarantined(old.quarantine)
-    if scope.conn.execute(_GET, {"key": new.id}).first() is not None:
+    if _GET.first(scope.conn, {"key": new.id}) is not None:
         raise Conflict(f"there is a turn {new.id} already")
     check_start(old, new, prompt)
     operations.check_turn(scope, guard.once)
@@ -84,7 +85,7 @@ def begin(scope: Scope, new: TurnRecord, prompt: Sequence[int], guard: Guard) ->
         "owner": scope.incarnation,
         "created_us": new.created_at,
     }
-    scope.conn.execute(_INSERT, values)
+    _INSERT.run(scope.conn, values)
     scope.tails.open(
         Tail(
             turn_id=new.id,
@@ -122,13 +123,13 @@ def end(
             f"turn {turn_id} cannot end at {position}: it covers {tail.start}..{tail.end}"
         )
     _fold(scope, tail, position)
-    scope.conn.execute(
-        _END,
+    _END.run(
+        scope.conn,
         {"key": turn_id, "at": position, "why": finish.value, "answer": text, "torn": broken},
     )
     scope.tails.close(tail)
     segment = segments.get(scope.conn, tail.segment)
-    number = versions.add(
+    number = making.add(
         scope,
         actor_id=actor.record.id,
         epoch=actor.record.epoch,
@@ -173,7 +174,7 @@ def _fold(scope: Scope, tail: Tail, position: int) -> None:
         runs.insert_run(scope.conn, tail.segment, folded, "generated", fresh)
 
 
-def _record(row: Row[Any]) -> TurnRecord:
+def _record(row: Any) -> TurnRecord:
     return TurnRecord(
         id=row.id,
         actor_id=row.actor_id,

@@ -25,7 +25,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
-from statevisor.store.db import as_ours, is_outage
+from statevisor.store.db import as_ours, begin, finish, is_outage
+from statevisor.store.prepared import execute
 
 _log = logging.getLogger(__name__)
 
@@ -135,21 +136,21 @@ class Writer(Generic[ScopeT]):
         """One transaction, on the writer's thread; returns why the whole group failed."""
         assert self._conn is not None
         try:
-            transaction = self._conn.begin()
+            begin(self._conn, write=True)
         except DBAPIError as error:
             return as_ours(error)
         try:
             scope = self._scope(self._conn)
             for job in group:
                 self._attempt(self._conn, scope, job)
-            transaction.commit()
+            finish(self._conn, commit=True)
         except DBAPIError as error:
-            self._abandon(transaction)
+            self._abandon(self._conn)
             self.stopped = as_ours(error)
             _log.critical("the catalog takes no more writes: %s", error.orig)
             return self.stopped
         except Exception as error:
-            self._abandon(transaction)
+            self._abandon(self._conn)
             return error
         self.groups += 1
         return None
@@ -157,7 +158,7 @@ class Writer(Generic[ScopeT]):
     def _attempt(self, conn: Connection, scope: ScopeT, job: _Job) -> None:
         """One operation under a savepoint; lets only failures of the database through."""
         mark = self._memory.mark()
-        conn.exec_driver_sql("SAVEPOINT op")
+        execute(conn, "SAVEPOINT op")
         try:
             job.result = job.op(scope)
         except Exception as error:
@@ -168,14 +169,14 @@ class Writer(Generic[ScopeT]):
                 job.error.__cause__ = error
             else:
                 job.error = error
-            conn.exec_driver_sql("ROLLBACK TO SAVEPOINT op")
+            execute(conn, "ROLLBACK TO SAVEPOINT op")
             self._memory.undo(mark)
-        conn.exec_driver_sql("RELEASE SAVEPOINT op")
+        execute(conn, "RELEASE SAVEPOINT op")
 
-    def _abandon(self, transaction: Any) -> None:
-        # A rollback that fails too changes nothing: the group was never committed.
+    def _abandon(self, conn: Connection) -> None:
+        # It fails where SQLite has rolled back already, or cannot; the group is not committed.
         with suppress(DBAPIError):
-            transaction.rollback()
+            finish(conn, commit=False)
         self._memory.undo(0)
 
     def _fail(self, group: list[_Job], failure: Exception) -> None:

@@ -1,0 +1,166 @@
+"""Core statements compiled once and run on the driver's own cursor.
+
+A statement through the whole of SQLAlchemy costs ten times what SQLite needs for it, and a turn
+makes a dozen. Types are still SQLAlchemy's: values and results go through its processors, so a
+statement means the same on every dialect.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Delete, Insert, Select, Table, Update, bindparam, insert
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.elements import BindParameter
+from sqlalchemy.sql.selectable import TextualSelect
+
+Process = Callable[[Any], Any]
+Params = Mapping[str, Any]
+
+#: Lengths of IN lists; shorter ones are filled up, so that few statements serve all.
+_SIZES = (1, 8, 64, 512)
+
+
+class _Compiled(NamedTuple):
+    """A statement for one dialect."""
+
+    sql: str
+    names: tuple[str, ...]  #: parameters in the order of their marks
+    fixed: Params  #: values that are part of the statement
+    into: tuple[tuple[str, Process], ...]  #: by parameter
+    out: tuple[tuple[int, Process], ...]  #: by result column
+    row: Callable[[Iterable[Any]], Any]
+    positional: bool
+
+
+class Prepared:
+    """One statement; parameters are its bind names, rows have its columns as attributes."""
+
+    def __init__(self, core: Select[Any] | TextualSelect | Insert | Update | Delete) -> None:
+        self._core = core
+        self._compiled: dict[str, _Compiled] = {}
+
+    def all(self, conn: Connection, params: Params) -> list[Any]:
+        """Every row."""
+        it = self._for(conn.dialect)
+        # All rows are fetched at once: an unfinished statement would hold the transaction open.
+        rows = execute(conn, it.sql, _values(it, params)).fetchall()
+        return [_row(it, row) for row in rows]
+
+    def first(self, conn: Connection, params: Params) -> Any | None:
+        """The first row, or None."""
+        rows = self.all(conn, params)
+        return rows[0] if rows else None
+
+    def scalar(self, conn: Connection, params: Params) -> Any | None:
+        """The first column of the first row, or None."""
+        rows = self.all(conn, params)
+        return rows[0][0] if rows else None
+
+    def one(self, conn: Connection, params: Params) -> Any:
+        """The one row that must be there."""
+        (row,) = self.all(conn, params)
+        return row
+
+    def run(self, conn: Connection, params: Params) -> None:
+        """Execute it for its effect."""
+        it = self._for(conn.dialect)
+        execute(conn, it.sql, _values(it, params))
+
+    def many(self, conn: Connection, rows: Iterable[Params]) -> None:
+        """Execute it for every row of parameters."""
+        it = self._for(conn.dialect)
+        values = [_values(it, row) for row in rows]
+        if values:
+            execute(conn, it.sql, values, many=True)
+
+    def _for(self, dialect: Dialect) -> _Compiled:
+        found = self._compiled.get(dialect.name)
+        if found is None:
+            found = self._compiled[dialect.name] = _compile(self._core, dialect)
+        return found
+
+
+class PreparedIn:
+    """One query over any number of keys; `make` puts the list of their marks into an IN."""
+
+    def __init__(self, make: Callable[[Sequence[BindParameter[Any]]], Select[Any]]) -> None:
+        self._by_size = {
+            size: Prepared(make([bindparam(f"key{n}") for n in range(size)])) for size in _SIZES
+        }
+
+    def all(self, conn: Connection, keys: Sequence[Any], others: Params | None = None) -> list[Any]:
+        """Rows of every key, in as many statements as they need."""
+        rows: list[Any] = []
+        for at in range(0, len(keys), _SIZES[-1]):
+            part = keys[at : at + _SIZES[-1]]
+            size = next(size for size in _SIZES if size >= len(part))
+            padded = [*part, *[part[-1]] * (size - len(part))]
+            marks = {f"key{n}": key for n, key in enumerate(padded)}
+            rows += self._by_size[size].all(conn, {**marks, **(others or {})})
+        return rows
+
+
+def execute(conn: Connection, sql: str, values: Any = (), *, many: bool = False) -> Any:
+    """Run SQL on the driver's connection and return its cursor. Raises: DBAPIError."""
+    driver = conn.connection.driver_connection
+    assert driver is not None
+    cursor = driver.cursor()
+    errors = conn.dialect.loaded_dbapi.Error
+    try:
+        (cursor.executemany if many else cursor.execute)(sql, values)
+    except errors as error:
+        raise DBAPIError.instance(sql, values, error, errors) from error
+    return cursor
+
+
+def inserting(table: Table, *, returning_id: bool = False) -> Prepared:
+    """An INSERT of all columns, or of all but `id`, which it then returns; not given is null."""
+    names = [column.name for column in table.c if not (returning_id and column.name == "id")]
+    statement = insert(table).values({name: bindparam(name, None) for name in names})
+    return Prepared(statement.returning(table.c.id) if returning_id else statement)
+
+
+def _compile(core: Any, dialect: Dialect) -> _Compiled:
+    compiled = core.compile(dialect=dialect)
+    names = tuple(compiled.positiontup or compiled.params)
+    binds = {name: compiled.binds[name] for name in names}
+    columns = list(getattr(core, "exported_columns", ()))
+    into = {
+        name: bind.type.dialect_impl(dialect).bind_processor(dialect)
+        for name, bind in binds.items()
+    }
+    out = [
+        (index, column.type.dialect_impl(dialect).result_processor(dialect, None))
+        for index, column in enumerate(columns)
+    ]
+    # A column without a name gets one that nobody asks for.
+    labels = [getattr(column, "name", "") for column in columns]
+    row = namedtuple("Row", labels, rename=True)  # type: ignore[misc]  # known only here
+    return _Compiled(
+        sql=str(compiled),
+        names=names,
+        fixed={name: bind.value for name, bind in binds.items() if not bind.required},
+        into=tuple((name, process) for name, process in into.items() if process is not None),
+        out=tuple((index, process) for index, process in out if process is not None),
+        row=row._make,
+        positional=compiled.positional,
+    )
+
+
+def _values(it: _Compiled, params: Params) -> Any:
+    values = {**it.fixed, **params}
+    for name, process in it.into:
+        values[name] = process(values[name])
+    return tuple(values[name] for name in it.names) if it.positional else values
+
+
+def _row(it: _Compiled, values: Sequence[Any]) -> Any:
+    if it.out:
+        values = list(values)
+        for index, process in it.out:
+            values[index] = process(values[index])
+    return it.row(values)
