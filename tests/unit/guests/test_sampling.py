@@ -143,6 +143,13 @@ def test_a_head_that_sums_to_exactly_top_p_is_enough(top_p: float, count: int) -
     assert (cut > 0).sum() == count
 
 
+def test_min_p_is_compared_exactly() -> None:
+    share = int(Fraction(0.1) * 2**40)  # a little less than a tenth
+    weights = torch.tensor([[2**40, share, share + 1]])
+    cut = sampling._cut(weights, torch.zeros(1, 3), [draw(temperature=1.0, min_p=0.1)])
+    assert cut.tolist() == [[2**40, 0, share + 1]]
+
+
 # -- a row depends on itself alone ----------------------------------------------------------------
 
 
@@ -334,6 +341,15 @@ def test_logprobs_are_those_of_the_raw_distribution() -> None:
         best = row.topk(count)
         assert [token for token, _ in result.logprobs.top] == best.indices.tolist()
         assert [p for _, p in result.logprobs.top] == pytest.approx(best.values.tolist(), abs=1e-6)
+
+
+def test_logprobs_come_from_an_exact_sum() -> None:
+    for row in logits_of(13, 20, 300):
+        total = sum(oracle_weight(value, row.numpy().max(), np.float32(1)) for value in row.numpy())
+        norm = float(row.max()) + math.log(total / 2**40)
+        found = sample(row[None], [draw(logprobs=1)])[0].logprobs
+        assert found is not None
+        assert found.chosen == float(row.max()) - norm
 
 
 def test_logprobs_tie_to_the_lowest_id_and_end_at_the_vocabulary() -> None:
