@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
+from blake3 import blake3
 
 from statevisor.api.cli.arguments import ActorName, VersionName
 from statevisor.api.cli.client import path
@@ -17,7 +18,7 @@ from statevisor.api.cli.output import facts, table
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.transfer import copying
 from statevisor.api.cli.units import age, size
-from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
+from statevisor.hypervisor.errors import ImageCorrupt, InvalidRequest, StatevisorError
 
 version_lines = table(
     (
@@ -84,18 +85,20 @@ def export(
     version: VersionName,
     file: Annotated[Path, typer.Argument(help="Written whole or not at all; `-` is stdout.")],
 ) -> None:
-    """Write a version's image to a safetensors file."""
+    """Write a version's image to a safetensors file and check what arrived."""
     with remote.client.download(path("versions", version, "export")) as (nbytes, chunks):
         if str(file) == "-":
             _write(chunks, sys.stdout.buffer)
             return
         with copying(f"export {version}", nbytes) as progress, _whole(file) as out:
-            _write(progress(chunks), out)
-    written = file.stat().st_size
-    if remote.plain:
-        typer.echo(f"{version} written to {file} ({size(written)})")
-    else:
-        remote.show({"version": version, "file": str(file), "bytes": written}, facts)
+            found = _write(progress(chunks), out)
+            digest = remote.client.get(path("versions", version))["digest"]
+            if found != digest:
+                raise ImageCorrupt(
+                    f"what arrived has the digest {found}, not {digest}", hint="Export it again."
+                )
+    written = {"version": version, "file": str(file), "bytes": file.stat().st_size}
+    remote.show({**written, "digest": digest}, facts)
 
 
 @contextmanager
@@ -116,9 +119,13 @@ def _whole(file: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def _write(chunks: Iterable[bytes], out: BinaryIO) -> None:
+def _write(chunks: Iterable[bytes], out: BinaryIO) -> str:
+    """Write the chunks and return the digest of all."""
+    hashed = blake3()
     for chunk in chunks:
         out.write(chunk)
+        hashed.update(chunk)
+    return f"blake3:{hashed.hexdigest()}"
 
 
 def import_(
@@ -126,6 +133,9 @@ def import_(
     file: Annotated[Path, typer.Argument(help="A file that export wrote.")],
     *,
     name: Annotated[str | None, typer.Option(help="Name of the actor it becomes.")] = None,
+    digest: Annotated[
+        str | None, typer.Option(help="What export printed; another file is refused.")
+    ] = None,
 ) -> None:
     """Make an actor from an exported file."""
     try:
@@ -137,7 +147,10 @@ def import_(
     nbytes = file.stat().st_size
     with source, copying(f"import {file.name}", nbytes) as progress:
         version = remote.client.upload(
-            path("versions", "import"), progress.reading(source), nbytes, {"name": name}
+            path("versions", "import"),
+            progress.reading(source),
+            nbytes,
+            {"name": name, "digest": digest},
         )
     remote.show(version, lambda made: version_lines([made]))
 

@@ -92,8 +92,9 @@ def carry(life: Life) -> None:
     with life.report.timed("export"):
         file = _export(life.client, life.snapshot)
     version = life.client.get(path("versions", life.snapshot))
+    digest = f"blake3:{blake3(file).hexdigest()}"
     with life.report.timed("import"):
-        arrived = _import(life.client, file, "traveller")
+        arrived = _import(life.client, file, "traveller", digest)
     traveller = Person(life.client, arrived["actor"])
     said = traveller.answer(story.question(story.WHAT_FOUND), **ASKED)
     life.screen.spoke("traveller", story.WHAT_FOUND, said.text)
@@ -106,7 +107,7 @@ def carry(life: Life) -> None:
         equal_answer=life.after_snapshot is not None and said.same(life.after_snapshot),
     )
     places = (len(file) // 2, len(file) - 1)
-    refused = [_refusal(life.client, _flipped(file, place)) for place in places]
+    refused = [_refusal(life.client, _flipped(file, place), digest) for place in places]
     names = [actor["name"] for actor in life.client.pages(path("actors"))]
     life.decide(
         "damage_refused",
@@ -139,7 +140,8 @@ def family(life: Life) -> None:
         every_step_an_edge=all((parent, child) in edges for child, parent in pairwise(line)),
         siblings_meet_at_the_snapshot=common is not None and common["handle"] == life.snapshot,
     )
-    life.screen.drew(tree(without_probes(whole_family(life.client, life.alice.name))))
+    alive = {actor["name"] for actor in life.client.pages(path("actors"))}
+    life.screen.drew(tree(memorable(whole_family(life.client, life.alice.name), alive)))
 
 
 def _first_line(nodes: dict[str, Any], handle: str) -> Sequence[str]:
@@ -150,8 +152,8 @@ def _first_line(nodes: dict[str, Any], handle: str) -> Sequence[str]:
     return line
 
 
-def without_probes(graph: dict[str, Any]) -> dict[str, Any]:
-    """The graph without the versions that were made only to learn a digest."""
+def memorable(graph: dict[str, Any], alive: set[str]) -> dict[str, Any]:
+    """The graph without those who left, and without versions made only to learn a digest."""
     nodes = {node["handle"]: node for node in graph["nodes"]}
 
     def real(handle: str) -> str:
@@ -162,7 +164,7 @@ def without_probes(graph: dict[str, Any]) -> dict[str, Any]:
     kept = [
         {**node, "parents": [real(parent) for parent in node["parents"]]}
         for node in graph["nodes"]
-        if node["labels"] != PROBE
+        if node["labels"] != PROBE and node["actor"] in alive
     ]
     return {**graph, "nodes": kept}
 
@@ -179,9 +181,9 @@ def _export(client: Client, version: str) -> bytes:
         return b"".join(chunks)
 
 
-def _import(client: Client, file: bytes, name: str) -> dict[str, Any]:
+def _import(client: Client, file: bytes, name: str, digest: str) -> dict[str, Any]:
     made: dict[str, Any] = client.upload(
-        path("versions", "import"), BytesIO(file), len(file), {"name": name}
+        path("versions", "import"), BytesIO(file), len(file), {"name": name, "digest": digest}
     )
     return made
 
@@ -193,10 +195,10 @@ def _flipped(file: bytes, place: int) -> bytes:
     return bytes(damaged)
 
 
-def _refusal(client: Client, file: bytes) -> str:
+def _refusal(client: Client, file: bytes, digest: str) -> str:
     """The code under which a file is refused, or that it was not."""
     try:
-        _import(client, file, "damaged")
+        _import(client, file, "damaged", digest)
     except StatevisorError as error:
         return error.code
     return "accepted"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 
 @pytest.fixture
@@ -107,7 +108,9 @@ def test_save_writes_a_snapshot_to_a_file(
 ) -> None:
     server.answer("GET", "/v1/actors/alice", shapes.actor())
     server.answer("POST", "/v1/actors/alice/snapshot", shapes.version("alice@3"), status=201)
+    digest = f"blake3:{blake3(b'image').hexdigest()}"
     server.answer("GET", "/v1/versions/alice@3/export", raw=b"image")
+    server.answer("GET", "/v1/versions/alice@3", shapes.version("alice@3", digest=digest))
     typed([f"/save {tmp_path / 'a.st'}", "/quit", "never sent"])
 
     cli("chat", "alice")

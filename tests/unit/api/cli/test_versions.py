@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
+
 from statevisor.api.cli.main import main
 
 
@@ -50,14 +52,35 @@ def test_verify_that_fails_is_a_failure(server: Any, cli: Any) -> None:
     assert cli("verify", "a@2").code == 0
 
 
-def test_export_writes_the_bytes(server: Any, cli: Any, tmp_path: Path) -> None:
-    server.answer("GET", "/v1/versions/a@1/export", raw=b"image" * 1000)
+IMAGE = b"image" * 1000
+DIGEST = f"blake3:{blake3(IMAGE).hexdigest()}"
+
+
+def test_export_writes_the_bytes_and_says_their_digest(
+    server: Any, cli: Any, shapes: Any, tmp_path: Path
+) -> None:
+    server.answer("GET", "/v1/versions/a@1/export", raw=IMAGE)
+    server.answer("GET", "/v1/versions/a@1", shapes.version("a@1", digest=DIGEST))
 
     ran = cli("export", "a@1", str(tmp_path / "a.st"))
 
     assert ran.code == 0
-    assert (tmp_path / "a.st").read_bytes() == b"image" * 1000
+    assert DIGEST in ran.out
+    assert (tmp_path / "a.st").read_bytes() == IMAGE
     assert [file.name for file in tmp_path.iterdir()] == ["a.st"]
+
+
+def test_a_bit_that_flips_on_the_way_is_found(
+    server: Any, cli: Any, shapes: Any, tmp_path: Path
+) -> None:
+    server.answer("GET", "/v1/versions/a@1/export", raw=IMAGE[:-1] + b"d")
+    server.answer("GET", "/v1/versions/a@1", shapes.version("a@1", digest=DIGEST))
+
+    ran = cli("export", "a@1", str(tmp_path / "a.st"))
+
+    assert ran.code == 1
+    assert "image_corrupt" in ran.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_export_leaves_the_old_file(server: Any, cli: Any, tmp_path: Path) -> None:
@@ -85,12 +108,12 @@ def test_import_sends_the_file(server: Any, cli: Any, shapes: Any, tmp_path: Pat
     (tmp_path / "a.st").write_bytes(b"image" * 1000)
     server.answer("POST", "/v1/versions/import", shapes.version("bob@0", op="import"), status=201)
 
-    ran = cli("import", str(tmp_path / "a.st"), "--name", "bob")
+    ran = cli("import", str(tmp_path / "a.st"), "--name", "bob", "--digest", DIGEST)
 
     assert ran.code == 0
     assert "bob@0" in ran.out
     assert server.asked[0].body == b"image" * 1000
-    assert server.asked[0].query == {"name": "bob"}
+    assert server.asked[0].query == {"name": "bob", "digest": DIGEST}
 
 
 def test_import_of_a_missing_file_is_a_usage_error(server: Any, cli: Any) -> None:
