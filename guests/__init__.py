@@ -23,7 +23,7 @@ class GuestConfig:
     slots: int = 64
     state_dtype: str = "F32"  #: of the recurrent matrices; F16 halves a state and rounds each token
     device: str = "auto"  #: "cpu", "cuda", or "auto": cuda if there is one
-    threads: int | None = None  #: of torch on the CPU; None: as many as it finds cores
+    threads: int | None = None  #: of torch on the CPU, part of the build; None: half of the cores
     step_tokens: int = 512  #: most tokens of one step over all rows
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.resources import files
@@ -32,8 +33,7 @@ def build(config: GuestConfig, *, verify: bool) -> Runner:
         raise CheckpointInvalid(
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab}"
         )
-    if isinstance(ops, CpuOps):
-        ops.admit(model.matrices())
+    ops.admit(model.matrices())
     if verify:
         check_row_invariance(model)
     return Runner(
@@ -65,7 +65,8 @@ def _backend(config: GuestConfig) -> tuple[Any, Callable[[Step], Step]]:
     """The operators of a device, and what is put around a step there."""
     cuda = torch.cuda.is_available()
     if config.device == "cpu" or (config.device == "auto" and not cuda):
-        return CpuOps(config.threads), _plain
+        # The other half is for the event loop and the journal: threads that wait for a core spin.
+        return CpuOps(config.threads or max(1, (os.cpu_count() or 1) // 2)), _plain
     if not cuda:
         raise CapabilityMissing("torch finds no CUDA device", hint="Start with --device cpu.")
     # Imported here: without a driver the kernels' compiler warns of its absence.

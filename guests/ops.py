@@ -11,7 +11,7 @@ float32; results are rounded to `act` once, at the end of each operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -44,6 +44,13 @@ class Ops(Protocol):
 
     def fingerprint(self) -> Mapping[str, str]:
         """What fixes the bits of this backend: library versions, tiles, threads, device."""
+        ...
+
+    def admit(self, weights: Iterable[torch.Tensor]) -> None:
+        """Get ready for weights of these shapes, before the first step.
+
+        Raises: CapabilityMissing (rows of such a product depend on their number here).
+        """
         ...
 
     def linear(

@@ -6,7 +6,7 @@ Results are float64 and unrounded; only a 16-bit state is rounded as it is store
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -24,6 +24,9 @@ class Float64Ops:
     def fingerprint(self) -> Mapping[str, str]:
         """It is nobody's build."""
         return {"backend": "float64"}
+
+    def admit(self, weights: Iterable[torch.Tensor]) -> None:
+        """Nothing to do."""
 
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
