@@ -82,8 +82,8 @@ async def _streamed(call: Call[GenerateBody, NoQuery], stream: TurnStream) -> we
 async def _tell(call: Call[GenerateBody, NoQuery], stream: TurnStream, events: EventStream) -> None:
     """Send a turn to its end; the status line has left, so errors can only be events."""
     try:
-        async for token in stream:
-            await events.send(frame("token", token_object(token)))
+        async for batch in stream.batches():
+            await events.send(b"".join(frame("token", token_object(token)) for token in batch))
         turn = await stream.result()
     except CLIENT_GONE:
         raise

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import (
+    Field,
+    JsonValue,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from typing_extensions import TypedDict
 
 from statevisor.api.wire import (
@@ -60,6 +67,10 @@ class Selection(Body):
     heads: Indices | None = None
 
 
+#: Two names stand for versions in every rule; all others are the rule's own.
+_REFS: TypeAdapter[list[str]] = TypeAdapter(Annotated[list[Ref], Field(max_length=256)])
+
+
 class MutateBody(Body):
     """POST /v1/actors/{a}/mutate."""
 
@@ -68,6 +79,17 @@ class MutateBody(Body):
     select: Selection = Selection()
     agent: Note | None = None
     reason: Note | None = None
+
+    @field_validator("params")
+    @classmethod
+    def _named_versions(cls, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        one = [params["from"]] if "from" in params else []
+        try:
+            _REFS.validate_python(params.get("others", []), strict=True)
+            _REFS.validate_python(one, strict=True)
+        except ValidationError:
+            raise ValueError("others and from name versions by handle or tag") from None
+        return params
 
     def command(self, actor: str, change: ChangeFields) -> Mutate:
         """The command for one actor."""

@@ -129,7 +129,7 @@ class ToyGuest:
             for index in indices:
                 layer = (index if name == "roll" else (index - 8) * _WIDTH) // _WIDTH
                 if mutation.layers is None or layer in mutation.layers:
-                    own[index] = _rule(mutation, own[index], [o[index] for o in others], index)
+                    own[index] = _checked(mutation, own[index], [o[index] for o in others], index)
         return _ROW.pack(*own)
 
     def diff(self, a: memoryview, b: memoryview) -> tuple[FamilyDiff, ...]:
@@ -176,6 +176,14 @@ def _draw(state: Sequence[int], draw: Draw) -> RowResult:
             top=tuple((t, score - 10.0) for t, score in raw[: draw.settings.logprobs]),
         )
     return RowResult(token=token, logprobs=logprobs)
+
+
+def _checked(mutation: Mutation, own: int, others: Sequence[int], index: int) -> int:
+    """The rule at one number. Raises: InvalidRequest for parameters of the wrong form."""
+    try:
+        return _rule(mutation, own, others, index)
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"parameters of {mutation.rule}: {error}") from None
 
 
 def _rule(mutation: Mutation, own: int, others: Sequence[int], index: int) -> int:

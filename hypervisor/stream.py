@@ -27,6 +27,22 @@ class TurnStream:
         while (event := await self._events.get()) is not None:
             yield event
 
+    async def batches(self, most: int = 64) -> AsyncIterator[list[TokenEvent]]:
+        """As iteration, but tokens that wait already come together, at most `most` of them.
+
+        A caller that lags behind so catches up in fewer, larger steps.
+        """
+        events = self._events
+        while (event := await events.get()) is not None:
+            batch = [event]
+            while len(batch) < most and not events.empty():
+                following = events.get_nowait()
+                if following is None:
+                    yield batch
+                    return
+                batch.append(following)
+            yield batch
+
     async def result(self) -> TurnView:
         """The finished turn. Raises: the error that ended it before it could be recorded."""
         return await asyncio.shield(self._result)

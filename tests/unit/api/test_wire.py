@@ -60,6 +60,11 @@ NO_CHANGE = {"if_generation": None, "once": None}
         (MutateBody, {"rule": "decay", "select": {"layers": []}}, "select.layers"),
         (MutateBody, {"rule": "decay", "select": {"layers": [-1]}}, "select.layers.0"),
         (MutateBody, {}, "rule"),
+        (MutateBody, {"rule": "blend", "params": {"others": 5}}, "params"),
+        (MutateBody, {"rule": "blend", "params": {"others": "a@1"}}, "params"),
+        (MutateBody, {"rule": "blend", "params": {"others": ["no handle"]}}, "params"),
+        (MutateBody, {"rule": "set", "params": {"from": None}}, "params"),
+        (MutateBody, {"rule": "set", "params": {"x": math.inf}}, "params"),
     ],
 )
 def test_a_wrong_field_is_named(model, body, field):
