@@ -83,9 +83,12 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
 
 
 def _randoms(draws: Sequence[Draw]) -> Tensor:
+    """The random number of each row as two halves, [R, 2]; zeros where no row needs one."""
+    if all(draw.settings.temperature == 0.0 for draw in draws):
+        return torch.zeros(len(draws), 2, dtype=torch.int64)
     seeds = np.array([draw.seed for draw in draws], dtype=np.uint64)
     positions = np.array([draw.position for draw in draws], dtype=np.uint64)
-    return torch.from_numpy(uniform62(seeds, positions).T)  # [R, 2]
+    return torch.from_numpy(uniform62(seeds, positions).T)
 
 
 def _sample_block(logits: Tensor, draws: Sequence[Draw], randoms: Tensor) -> list[RowResult]:
