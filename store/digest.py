@@ -15,8 +15,9 @@ PREFIX: Final = "blake3:"
 class ImageHash:
     """Hashes an image piece by piece, while the piece is in the processor's cache."""
 
-    def __init__(self, threads: int = 1) -> None:
-        self._identity = blake3(max_threads=threads)
+    def __init__(self) -> None:
+        # One thread: a second gains 1 ms at 8 MiB on an idle machine and loses 8 ms on a busy one.
+        self._identity = blake3(max_threads=1)
         self.checksums: list[bytes] = []
 
     def add(self, piece: Iterable[memoryview], padding: memoryview) -> bytes:

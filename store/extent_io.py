@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
@@ -22,9 +21,6 @@ from statevisor.store.files import Files
 from statevisor.store.slabs import Place
 
 _ZEROS: Final = memoryview(bytes(ALIGN))
-#: A reader waits for the hash, where a writer hashes while the disk is busy: from this size on a
-#: second thread is worth its start (0.1 ms). The other cores belong to the step loop.
-_TWO_THREADS_FROM: Final = 4 << 20
 
 
 def hash_image(parts: Sequence[memoryview]) -> ImageHash:
@@ -42,15 +38,18 @@ def write_extent(
     parts: Sequence[memoryview],
     meta: ImageMeta,
     generation: int,
-    hashing: Future[ImageHash],
+    hashed_by: Callable[[], ImageHash],
 ) -> ImageRef:
-    """Write an image and then its header, not synced; `hashing` runs meanwhile. Raises: OSError."""
+    """Write an image and then its header, not synced. Raises: OSError.
+
+    `hashed_by` gives the hash of the parts, or waits for who hashes them meanwhile.
+    """
     nbytes = sum(map(len, parts))
     try:
         padding = _ZEROS[: aligned(nbytes) - nbytes]
         files.write(fd, [*parts, padding], place.offset + header_bytes(nbytes))
     finally:
-        hashed = hashing.result()  # the caller's memory is in use until then
+        hashed = hashed_by()  # the caller's memory is in use until then
     header = ExtentHeader(
         generation=generation,
         ref=ImageRef(
@@ -116,8 +115,7 @@ def _read_header(files: Files, fd: int, ref: ImageRef) -> ExtentHeader:
 
 
 def _read_image(files: Files, fd: int, header: ExtentHeader, parts: Sequence[memoryview]) -> None:
-    ref = header.ref
-    hashed = ImageHash(threads=2 if ref.nbytes >= _TWO_THREADS_FROM else 1)
+    ref, hashed = header.ref, ImageHash()
     where = ref.offset + header_bytes(ref.nbytes)
     tail = memoryview(bytearray(aligned(ref.nbytes) - ref.nbytes))
     for k, (piece, padding) in enumerate(_padded(parts, tail)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +24,7 @@ from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
-from statevisor.store.digest import digest
+from statevisor.store.digest import PIECE_BYTES, ImageHash, digest
 from statevisor.store.extent import ExtentHeader, extent_bytes
 from statevisor.store.extent_io import at, check_ref, hash_image, read_extent, write_extent
 from statevisor.store.files import Files
@@ -181,11 +182,13 @@ class SlabImages:
 
     async def _write(self, place: Place, parts: list[memoryview], meta: ImageMeta) -> ImageRef:
         self._generation += 1
-        # First in, first out: the hash has begun before the writer that will wait for it.
-        hashing = self._workers.submit(hash_image, parts)
+        hashed_by: Callable[[], ImageHash] = partial(hash_image, parts)
+        if place.length > PIECE_BYTES:  # below, another thread costs more than it gains
+            # First in, first out: the hash has begun before the writer that will wait for it.
+            hashed_by = self._workers.submit(hash_image, parts).result
         fd = self._slab(place.slab).fd
         return await self._workers.run(
-            write_extent, self._files, fd, place, parts, meta, self._generation, hashing
+            write_extent, self._files, fd, place, parts, meta, self._generation, hashed_by
         )
 
     async def _sync(self, slab_id: int) -> None:

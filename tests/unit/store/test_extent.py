@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
@@ -67,9 +66,9 @@ def written(meta, row, disk, offset=4096):
     """An extent as `write_extent` leaves it."""
     parts = [memoryview(codec.encode_header(meta)), row]
     place = Place(slab=3, offset=offset, length=extent.extent_bytes(sum(map(len, parts))))
-    hashing = Future()
-    hashing.set_result(extent_io.hash_image(parts))
-    return extent_io.write_extent(disk, 0, place, parts, meta, 9, hashing)
+    return extent_io.write_extent(
+        disk, 0, place, parts, meta, 9, lambda: extent_io.hash_image(parts)
+    )
 
 
 def read(disk, ref):
