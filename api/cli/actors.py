@@ -13,7 +13,7 @@ from statevisor.api.cli.prompt import read_prompt
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.units import age
 
-COLUMNS = (
+_COLUMNS = (
     ("NAME", lambda a: a["name"]),
     ("STATUS", lambda a: a["status"]),
     ("TIER", lambda a: a["tier"]),
@@ -24,7 +24,7 @@ COLUMNS = (
     ("PINNED", lambda a: a["pinned"]),
     ("AGE", lambda a: age(a["created_at"])),
 )
-actor_lines = table(COLUMNS)
+actor_lines = table(_COLUMNS)
 
 Labels = Annotated[
     list[str] | None, typer.Option("--label", "-l", help="key=value; may be repeated.")

@@ -20,7 +20,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "demo": ("demo",),
     "chat": ("chat",),
     "actors": ("ls", "info", "create", "rm", "pin", "unpin", "rename", "label"),
-    "turns": ("append", "generate", "cancel"),
+    "turns": ("append", "generate", "transcript", "cancel"),
     "branches": ("snapshot", "fork", "mutate", "rollback"),
     "versions": ("versions", "diff", "verify", "export", "import"),
     "lineage": ("lineage", "blame"),

@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from statevisor.api.cli.actors import COLUMNS
 from statevisor.api.cli.client import Client, path
 from statevisor.api.cli.output import cell
 from statevisor.api.cli.remote import Remote, command
-from statevisor.api.cli.units import size
+from statevisor.api.cli.units import age, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _ROWS = 30
+_COLUMNS = (
+    ("NAME", lambda a: a["name"]),
+    ("STATUS", lambda a: a["status"]),
+    ("TIER", lambda a: a["tier"]),
+    ("POSITION", lambda a: a["position"]),
+    ("HEAD", lambda a: a["head"]),
+    ("CHANGED", lambda a: age(a["updated_at"])),
+)
 _TOKENS = "statevisor_generation_tokens_total"
 _PROMPT = "statevisor_prompt_tokens_total"
 _STYLES = {"running": "green", "hibernated": "dim", "quarantined": "red"}
@@ -100,11 +107,11 @@ def frame(now: Sample, before: Sample | None) -> RenderableType:
             cell(size(tier["capacity_bytes"])),
         )
     rows = Table(box=None, pad_edge=False)
-    for heading, _ in COLUMNS:
+    for heading, _ in _COLUMNS:
         rows.add_column(heading, overflow="ellipsis", no_wrap=True)
     for actor in now.actors[:_ROWS]:
         rows.add_row(
-            *(cell(read(actor)) for _, read in COLUMNS), style=_STYLES.get(actor["status"])
+            *(cell(read(actor)) for _, read in _COLUMNS), style=_STYLES.get(actor["status"])
         )
     return Group(head, Text(), places, Text(), rows)
 

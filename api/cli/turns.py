@@ -103,6 +103,19 @@ def stream_turn(client: Client, actor: str, body: Mapping[str, Any]) -> dict[str
     return turn
 
 
+def transcript(
+    remote: Remote,
+    actor: ActorName,
+    *,
+    start: Annotated[int | None, typer.Option("--from", min=0, help="First position.")] = None,
+    stop: Annotated[int | None, typer.Option("--to", min=0, help="Position to end before.")] = None,
+) -> None:
+    """Print what an actor was told and said; with -o json the tokens too."""
+    query = {"from": start, "to": stop}
+    found = remote.client.get(path("actors", actor, "transcript"), query)
+    remote.show(found, lambda value: [value["text"]])
+
+
 def cancel(
     remote: Remote,
     actor: ActorName,
@@ -118,4 +131,5 @@ def register(app: typer.Typer) -> None:
     """Add this file's commands."""
     command(app, "append")(append)
     command(app, "generate")(generate)
+    command(app, "transcript")(transcript)
     command(app, "cancel")(cancel)

@@ -71,6 +71,15 @@ def test_token_ids_that_are_none_are_a_usage_error(server: Any, cli: Any) -> Non
     assert cli("append", "alice", "--tokens", "four").code == 2
 
 
+def test_transcript_is_the_text_or_the_whole_object(server: Any, cli: Any) -> None:
+    told = {"object": "transcript", "text": "a\nb", "token_ids": [1], "segments": []}
+    server.answer("GET", "/v1/actors/alice/transcript", told)
+
+    assert cli("transcript", "alice").out == "a\nb\n"
+    assert json.loads(cli("transcript", "alice", "--from", "3", "-o", "json").out) == told
+    assert [asked.query for asked in server.asked] == [{}, {"from": "3"}]
+
+
 def test_cancel_names_the_turn_if_given(server: Any, cli: Any) -> None:
     server.answer("POST", "/v1/actors/alice/cancel", {"turn": "turn_1"}, status=202)
 
