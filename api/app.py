@@ -20,7 +20,7 @@ def build_app(host: Host, routes: tuple[Route, ...] = ROUTES) -> web.Application
     app = web.Application(middlewares=[edge])
     app[HOST] = host
     app[DESCRIPTION] = Description(routes, host.version)
-    app.on_response_prepare.append(_name_request)
+    app.on_response_prepare.append(_sign)
     for route in routes:
         path = route.path.replace("{m}", "{m:.+}")  # names of models may hold slashes
         app.router.add_route(route.method, path, endpoint(route))
@@ -68,6 +68,8 @@ def _respond(request: web.Request, reply: Reply) -> web.Response:
     return web.Response(status=reply.status, body=reply.raw, headers=headers)
 
 
-async def _name_request(request: web.Request, response: web.StreamResponse) -> None:
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    """Put on every answer what the request is called and who answers."""
+    response.headers["Server"] = f"statevisor/{request.app[HOST].version}"
     if REQUEST_ID in request:
         response.headers["X-Request-Id"] = request[REQUEST_ID]

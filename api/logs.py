@@ -44,4 +44,6 @@ def configure(level: LogLevel, form: LogFormat) -> None:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    # what libraries tell of their doings is of use to nobody but a debugger
+    root.setLevel("DEBUG" if level == "debug" else "WARNING")
+    logging.getLogger("statevisor").setLevel(level.upper())

@@ -20,6 +20,8 @@ from statevisor.hypervisor.vocab import MAX_SEED, NAME_PATTERN
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Problems of one request that are spelled out.
 _SHOWN = 20
+#: What pydantic puts before the messages of our own checks.
+_OWN = "Value error, "
 
 
 class Body(BaseModel):
@@ -109,7 +111,7 @@ def refused(error: ValidationError, where: str) -> InvalidRequest:
     """The error that tells which fields are wrong and why, without repeating their values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     fields = tuple(
-        (".".join([where, *(str(part) for part in one["loc"])]), one["msg"])
+        (".".join([where, *(str(part) for part in one["loc"])]), one["msg"].removeprefix(_OWN))
         for one in found[:_SHOWN]
     )
     text = "; ".join(f"{field}: {message}" for field, message in fields)

@@ -151,8 +151,9 @@ async def test_an_odd_request_id_is_replaced(client, given):
 
 
 async def test_every_answer_has_its_own_request_id(client):
-    ids = {(await client.get("/health")).headers["X-Request-Id"] for _ in range(3)}
-    assert len(ids) == 3
+    answers = [await client.get("/health") for _ in range(3)]
+    assert len({answer.headers["X-Request-Id"] for answer in answers}) == 3
+    assert {answer.headers["Server"] for answer in answers} == {"statevisor/0.0.0"}
 
 
 async def test_an_error_of_the_framework_is_a_problem(client, monkeypatch):

@@ -9,20 +9,22 @@ from statevisor.api.logs import configure
 
 @pytest.fixture(autouse=True)
 def restored():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
+    root, ours = logging.getLogger(), logging.getLogger("statevisor")
+    handlers, levels = root.handlers, (root.level, ours.level)
     yield
     root.handlers = handlers
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
     structlog.reset_defaults()
 
 
 def test_a_line_is_json_with_the_request_it_belongs_to(capsys):
     configure("info", "json")
     with structlog.contextvars.bound_contextvars(request_id="r1"):
-        structlog.get_logger("part").info("event", n=1)
+        structlog.get_logger("statevisor.part").info("event", n=1)
+        logging.getLogger("library").info("chatter")
         logging.getLogger("library").warning("from %s", "elsewhere")
-        structlog.get_logger("part").debug("too quiet")
+        structlog.get_logger("statevisor.part").debug("too quiet")
     ours, theirs = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {k: ours[k] for k in ("event", "level", "n", "request_id")} == {
         "event": "event",
@@ -41,7 +43,7 @@ def test_a_traceback_is_in_it_but_no_local_values(capsys, form):
         secret = "s3cret"
         raise ValueError(len(secret))
     except ValueError:
-        structlog.get_logger("part").exception("failed")
+        structlog.get_logger("statevisor.part").exception("failed")
     text = capsys.readouterr().err
     assert "ValueError: 6" in text
     assert "'s3cret'" not in text
@@ -49,5 +51,5 @@ def test_a_traceback_is_in_it_but_no_local_values(capsys, form):
 
 def test_off_a_terminal_lines_are_json(capsys):
     configure("warning", "auto")
-    structlog.get_logger("part").warning("x")
+    structlog.get_logger("statevisor.part").warning("x")
     assert json.loads(capsys.readouterr().err)["event"] == "x"
