@@ -121,9 +121,12 @@ class Rwkv7Weights:
         """
         check_tensors(config, tensors)
         place = _Placement(tensors, torch.device(device), dtype)
-        ln0 = (tensors[f"blocks.0.ln0.{part}"].float() for part in ("weight", "bias"))
         folded = functional.layer_norm(
-            tensors["emb.weight"].float(), (config.width,), *ln0, eps=config.norm_eps
+            tensors["emb.weight"].float(),
+            (config.width,),
+            tensors["blocks.0.ln0.weight"].float(),
+            tensors["blocks.0.ln0.bias"].float(),
+            config.norm_eps,
         )
         return cls(
             config=config,
