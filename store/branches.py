@@ -27,8 +27,8 @@ def snapshot(
 
     Raises: ActorNotFound, Fenced, GenerationConflict, NotFound, VersionNotFound.
     """
-    actor = actors.guarded(scope, actor_id, guard)
     operations.check(scope, guard.once)
+    actor = actors.guarded(scope, actor_id, guard)
     here = origins.home(scope, origin)
     seq, epoch, drift = actors.reserve_seq(scope.conn, actor_id)
     number = making.add(
@@ -60,8 +60,8 @@ def mutate(
     order: the actor's own first if there is one weight more than `why.parents`.
     Raises: ActorNotFound, Fenced, GenerationConflict, Conflict (a turn is open), VersionNotFound.
     """
-    actor = actors.guarded(scope, actor_id, guard, idle=True)
     operations.check(scope, guard.once)
+    actor = actors.guarded(scope, actor_id, guard, idle=True)
     old = actor.record
     merged = [versions.resolve(scope.conn, handle) for handle in why.parents]
     drift = old.drift or any(versions.made(scope.conn, number).drift for number in merged)
@@ -91,8 +91,8 @@ def rollback(
     Raises: ActorNotFound, Fenced, GenerationConflict, Conflict (a turn is open), NotFound,
     VersionNotFound.
     """
-    actor = actors.guarded(scope, actor_id, guard, idle=True)
     operations.check(scope, guard.once)
+    actor = actors.guarded(scope, actor_id, guard, idle=True)
     here = origins.home(scope, origin)
     parent = origins.parent(scope, origin, here)
     actor = actors.get(scope.conn, actor_id)  # an anchor may have taken a seq of this very actor

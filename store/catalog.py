@@ -174,8 +174,8 @@ class SqlCatalog:
 
     async def version_at(self, segment: int, position: int) -> VersionRecord | None:
         def read(conn: Connection) -> VersionRecord | None:
-            home = segments.home(conn, segment, position)
-            return _shown(conn, versions.at(conn, home, position))
+            home = segments.find_home(conn, segment, position)
+            return None if home is None else _shown(conn, versions.at(conn, home, position))
 
         return await self._readers.run(read)
 
@@ -288,8 +288,8 @@ class SqlCatalog:
 
     async def delete(self, actor_id: str, *, guard: Guard) -> None:
         def bury(scope: Scope) -> None:
-            actor = actors.guarded(scope, actor_id, guard, idle=True)
             operations.check(scope, guard.once)
+            actor = actors.guarded(scope, actor_id, guard, idle=True)
             making.drop_tags(scope.conn, actor_id)
             actors.bury(scope, actor)
             operations.store(scope, guard.once, {})
@@ -379,9 +379,12 @@ class SqlCatalog:
 
     async def _change(self, actor_id: str, guard: Guard, columns: dict[str, Any]) -> ActorRecord:
         def change(scope: Scope) -> ActorRecord:
-            actor = actors.guarded(scope, actor_id, guard)
             operations.check(scope, guard.once)
-            made = actors.change(scope, actor, **columns).shown(scope.tails.all_ends())
+            actor = actors.guarded(scope, actor_id, guard)
+            actor = actors.change(scope, actor, **columns)
+            if "name" in columns:  # its parent may have had that name, deleted
+                actor = actors.get(scope.conn, actor_id)
+            made = actor.shown(scope.tails.all_ends())
             operations.store(scope, guard.once, result_of(actor=made))
             return made
 

@@ -10,7 +10,7 @@ from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
-from statevisor.store.segments import home
+from statevisor.store.segments import find_home, home
 from statevisor.store.tables import checkpoint, image
 
 _GET = Prepared(select(image).where(image.c.digest == bindparam("key")))
@@ -70,7 +70,10 @@ def get(conn: Connection, digest: str) -> ImageRef | None:
 
 def at(conn: Connection, segment: int, position: int) -> ImageRef | None:
     """The image of exactly one place."""
-    place = home(conn, segment, position).place_of(position)
+    here = find_home(conn, segment, position)
+    if here is None:
+        return None
+    place = here.place_of(position)
     row = _AT.first(conn, {"at": place, "top": position})
     return None if row is None else _ref(row)
 

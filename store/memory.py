@@ -7,6 +7,7 @@ as it does while the real catalog commits.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -200,6 +201,8 @@ class MemoryCatalog:
         return self._images.get(digest)
 
     async def image_at(self, segment: int, position: int) -> ImageRef | None:
+        if self._history.find_home(segment, position) is None:
+            return None
         digest = self._history.checkpoints.get((self._history.place(segment, position), position))
         return None if digest is None else self._images[digest]
 
@@ -216,8 +219,8 @@ class MemoryCatalog:
     async def create(
         self, new: NewActor, prompt: Sequence[int], *, once: Once | None = None
     ) -> ActorRecord:
-        self._check_new((new,))
         self._check_once(once)
+        self._check_new((new,))
         segment = self._history.grow(new.id, 0)
         self._history.append(segment.id, 0, "prompt", prompt)
         self._insert(new, segment.id, len(prompt), 0)
@@ -235,10 +238,10 @@ class MemoryCatalog:
         prompt: Sequence[int] = (),
         once: Once | None = None,
     ) -> tuple[ActorRecord, ...]:
+        self._check_once(once)
         home = self._history.home(origin.segment, origin.position)
         self._check_origin(origin, home)
         self._check_new(children)
-        self._check_once(once)
         parent = self._parent(origin, home)
         source = self._actors[home.actor_id].record
         base = self._history.root(home.id).position
@@ -279,8 +282,8 @@ class MemoryCatalog:
         agent: str | None = None,
         once: Once | None = None,
     ) -> tuple[ActorRecord, VersionRecord]:
-        self._check_new((new,))
         self._check_once(once)
+        self._check_new((new,))
         base = meta.position - len(meta.pending)
         before: int | None = None
         if meta.pending:
@@ -353,6 +356,7 @@ class MemoryCatalog:
     async def begin_turn(
         self, turn: TurnRecord, prompt: Sequence[int], *, guard: Guard
     ) -> ActorRecord:
+        self._check_once(guard.once, turn=True)
         actor = self._live(turn.actor_id)
         check_guard(actor.record, guard)
         if actor.turn is not None:
@@ -362,7 +366,6 @@ class MemoryCatalog:
         if turn.id in self._turns:
             raise Conflict(f"there is a turn {turn.id} already")
         check_start(actor.record, turn, prompt)
-        self._check_once(guard.once, turn=True)
         self._history.append(turn.segment, actor.record.position, "prompt", prompt)
         position = actor.record.position + len(prompt)
         self._turns[turn.id] = replace(turn, position=position, finish=None, broken=False)
@@ -631,9 +634,9 @@ class MemoryCatalog:
 
     # -- steps of a change -----------------------------------------------------------------------
     def _guarded(self, actor_id: str, guard: Guard, *, idle: bool = False) -> _Actor:
+        self._check_once(guard.once)
         actor = self._live(actor_id)
         check_guard(actor.record, guard)
-        self._check_once(guard.once)
         if idle and actor.turn is not None:
             raise Conflict(f"{actor.record.name} has an open turn: {actor.turn}")
         return actor
@@ -799,14 +802,20 @@ class MemoryCatalog:
             key=once.key,
             request=once.request,
             turn_id=turn_id,
-            result=result,
+            result=_json(result),
             created_at=self._now_us(),
         )
 
     def _settle(self, turn_id: str, result: Mapping[str, Any]) -> None:
         for key, one in self._operations.items():
             if one.turn_id == turn_id:
-                self._operations[key] = replace(one, result=result)
+                self._operations[key] = replace(one, result=_json(result))
+
+
+def _json(result: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A result as a database gives it back."""
+    kept: Mapping[str, Any] | None = json.loads(json.dumps(result))
+    return kept
 
 
 def _matches(actor: ActorRecord, query: ActorQuery) -> bool:

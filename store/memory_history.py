@@ -76,13 +76,19 @@ class History:
             limit = min(limit, here.position)
             here = None if here.parent is None else self.segment(here.parent)
 
+    def find_home(self, segment: int, position: int) -> SegmentRecord | None:
+        """The segment that holds the last event at a place; None if nothing leads there."""
+        here = next((here for here, _ in self.path(segment, position)), None)
+        if here is not None and here.parent is None and not here.rooted and here.position > 0:
+            return None
+        return here
+
     def home(self, segment: int, position: int) -> SegmentRecord:
-        """The segment that holds the last event at a place. Raises: VersionNotFound."""
-        for here, _ in self.path(segment, position):
-            if here.parent is None and not here.rooted and here.position > 0:
-                break
-            return here
-        raise VersionNotFound(f"the state at position {position} is not part of this history")
+        """As `find_home`. Raises: VersionNotFound."""
+        here = self.find_home(segment, position)
+        if here is None:
+            raise VersionNotFound(f"the state at position {position} is not part of this history")
+        return here
 
     def place(self, segment: int, position: int) -> int:
         """The segment under which the image of a place is kept: forks share their origin's."""

@@ -96,20 +96,27 @@ def get(conn: Connection, segment: int) -> Segment:
     return Segment(record, row.id if row.place is None else row.place)
 
 
-def home(conn: Connection, segment: int, position: int) -> Segment:
+def find_home(conn: Connection, segment: int, position: int) -> Segment | None:
     """The segment that holds the last event at a place of a path.
 
-    Raises: VersionNotFound, if the state there is not known (before an import).
+    None if the state there is not known, as before an import. Raises: NotFound.
     """
     here = get(conn, segment)
     if position < here.record.position:
         found = HOME.scalar(conn, {"at": segment, "top": position})
         if found is None:
-            raise _unknown(position)
+            return None
         here = get(conn, found)
     record = here.record
-    if record.parent is None and not record.rooted and record.position > 0:
-        raise _unknown(position)
+    unknown = record.parent is None and not record.rooted and record.position > 0
+    return None if unknown else here
+
+
+def home(conn: Connection, segment: int, position: int) -> Segment:
+    """As `find_home`. Raises: NotFound; VersionNotFound, if the state is not known."""
+    here = find_home(conn, segment, position)
+    if here is None:
+        raise VersionNotFound(f"the state at position {position} is not part of this history")
     return here
 
 
@@ -147,7 +154,3 @@ def insert_segment(
         depth=0 if parent is None else parent.record.depth + 1,
     )
     return Segment(made, made.id if place is None else place)
-
-
-def _unknown(position: int) -> VersionNotFound:
-    return VersionNotFound(f"the state at position {position} is not part of this history")

@@ -60,6 +60,7 @@ def begin(scope: Scope, new: TurnRecord, prompt: Sequence[int], guard: Guard) ->
     Raises: ActorNotFound, Fenced, GenerationConflict, ActorQuarantined; Conflict (a turn is open,
     or the actor stands elsewhere).
     """
+    operations.check_turn(scope, guard.once)
     actor = actors.guarded(scope, new.actor_id, guard, idle=True)
     old = actor.record
     if old.quarantine is not None:
@@ -67,7 +68,6 @@ def begin(scope: Scope, new: TurnRecord, prompt: Sequence[int], guard: Guard) ->
     if _GET.first(scope.conn, {"key": new.id}) is not None:
         raise Conflict(f"there is a turn {new.id} already")
     check_start(old, new, prompt)
-    operations.check_turn(scope, guard.once)
     runs.insert_run(scope.conn, old.segment, old.position, "prompt", prompt)
     position = old.position + len(prompt)
     values = {

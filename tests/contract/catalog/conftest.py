@@ -160,7 +160,7 @@ async def scene(
     yield Scene(catalog, incarnation, clock)
     await catalog.close()
     if request.param == "sql":
-        check_rows(tmp_path / "catalog.db")
+        _check_rows(tmp_path / "catalog.db")
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ FAULTS = {
 }
 
 
-def check_rows(path: Path) -> None:
+def _check_rows(path: Path) -> None:
     db = sqlite3.connect(path)
     try:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -208,3 +208,8 @@ def check_rows(path: Path) -> None:
             assert db.execute(query).fetchall() == [], fault
     finally:
         db.close()
+
+
+@pytest.fixture
+def check_rows() -> Callable[[Path], None]:
+    return _check_rows
