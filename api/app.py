@@ -35,7 +35,7 @@ def endpoint(route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         host = request.app[HOST]
         request[OPENAI] = route.openai
-        authorise(request, route.scope, host.settings.token)
+        authorise(request, route.scope, host.settings)
         reply = await route.handler(await _read(route, request, host))
         return reply if isinstance(reply, web.StreamResponse) else _respond(request, reply)
 

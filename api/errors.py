@@ -207,6 +207,7 @@ def _account(request: web.Request, status: int, seconds: float) -> None:
     meter = request.app[HOST].meter
     meter.observe("http_request_seconds", seconds, **labels)
     meter.count("http_requests_total", 1, status=str(status), **labels)
-    # reads that went well are many: probes, lists, scrapes
-    tell = log.debug if request.method in ("GET", "HEAD") and status < 400 else log.info
+    # reads that went well are many, and so are probes of a server that is not ready
+    calm = request.method in ("GET", "HEAD") and (status < 400 or status == 503)
+    tell = log.debug if calm else log.info
     tell("request", status=status, ms=round(seconds * 1e3, 2), **labels)

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from statevisor.api import logs
 from statevisor.api.app import build_app
+from statevisor.api.auth import is_loopback
 from statevisor.api.compose import powered
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
@@ -109,7 +110,7 @@ async def signalled() -> AsyncIterator[asyncio.Event]:
 async def _listening(host: Host) -> AsyncIterator[web.AppRunner]:
     """The application on its socket. Raises: Unavailable."""
     settings = host.settings
-    if settings.token is None and not _loopback(settings.host):
+    if settings.token is None and not is_loopback(settings.host):
         log.warning("anyone who reaches this address may do anything", host=settings.host)
     runner = web.AppRunner(
         build_app(host),
@@ -128,13 +129,6 @@ async def _listening(host: Host) -> AsyncIterator[web.AppRunner]:
         ) from error
     finally:
         await runner.cleanup()
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _address(runner: web.AppRunner) -> str:

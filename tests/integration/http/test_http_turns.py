@@ -110,7 +110,7 @@ async def leave(server: Any, stream: bool) -> asyncio.StreamWriter:
     """Ask for a very long turn on a connection of its own."""
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     body = json.dumps({**SAMPLED, "max_tokens": 100_000, "stream": stream}).encode()
-    head = f"POST {SAY} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {SAY} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return writer
 

@@ -100,7 +100,7 @@ async def test_an_import_has_a_limit_of_its_own(client, visor):
 
 async def test_a_body_that_stops_arriving_is_given_up(client):
     reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(b"POST /v1/actors HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n")
+    writer.write(b"POST /v1/actors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n")
     writer.write(b"Content-Type: application/json\r\nConnection: close\r\n\r\n{")
     answer = await reader.readuntil(b"}")
     writer.close()
@@ -111,7 +111,7 @@ async def test_a_body_that_stops_arriving_is_given_up(client):
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(client, visor):
     _, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(b"POST /v1/actors HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+    writer.write(b"POST /v1/actors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
     await writer.drain()
     writer.transport.abort()
     assert (await client.get("/health")).status == 200
@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(cl
 
 async def test_two_lengths_are_refused(client):
     reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(b"POST /v1/actors HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n")
+    writer.write(b"POST /v1/actors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n")
     writer.write(b"Content-Length: 3\r\n\r\n{}}")
     answer = await reader.read()
     writer.close()

@@ -24,13 +24,3 @@ def test_the_address_is_written_whole(tmp_path):
     server._announce(path, "http://127.0.0.1:1")
     assert json.loads(path.read_text()) == {"url": "http://127.0.0.1:1"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["port.json"]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_addresses_that_only_this_machine_reaches(host):
-    assert server._loopback(host)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example", ""])
-def test_addresses_that_others_reach(host):
-    assert not server._loopback(host)

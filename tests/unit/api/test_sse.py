@@ -56,7 +56,7 @@ async def slow_client(port):
     raw.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(raw, ("127.0.0.1", port))
-    await loop.sock_sendall(raw, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await loop.sock_sendall(raw, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return raw
 
 

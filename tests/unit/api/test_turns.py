@@ -156,7 +156,7 @@ async def test_a_client_that_leaves_cancels_its_turn(client, visor, stream):
     visor.script = lambda stream: None
     _, writer = await asyncio.open_connection(client.host, client.port)
     body = json.dumps({"stream": stream}).encode()
-    head = f"POST {GENERATE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {GENERATE} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     await until(lambda: visor.streams)
     assert not visor.streams[0].cancelled
