@@ -48,6 +48,7 @@ METERED: Mapping[str, Declared] = {
     "step_rows": Declared("histogram", "Actors in one step.", (), _COUNTS),
     "tier_moves_total": Declared("counter", "States moved between tiers.", ("from", "to")),
     "tier_move_seconds": Declared("histogram", "One move between tiers.", ("from", "to")),
+    "idle_moves_failed_total": Declared("counter", "Moves of idle actors that did not succeed."),
     "snapshot_seconds": Declared("histogram", "One snapshot."),
     "fork_seconds": Declared("histogram", "One fork, however many children."),
     "mutate_seconds": Declared("histogram", "One mutation."),

@@ -1,8 +1,10 @@
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from statevisor import hypervisor, store
 from statevisor.api.metrics import GAUGES, METERED, PrometheusMeter
 
 PAGE = """requests_running, requests_waiting, prompt_tokens_total, generation_tokens_total,
@@ -79,6 +81,16 @@ def test_an_undeclared_name_shows_at_once():
         meter.observe("prompt_tokens_total", 1.0)
     with pytest.raises(ValueError, match="label names"):
         meter.count("request_success_total", 1, actor="alice")
+
+
+def test_whatever_the_core_measures_is_declared():
+    used = set()
+    for part in (hypervisor, store):
+        for source in Path(part.__path__[0]).glob("*.py"):
+            text = source.read_text()
+            used |= set(re.findall(r"meter\.(?:observe|count)\(\s*\"([a-z0-9_]+)", text))
+    assert "step_seconds" in used
+    assert used <= set(METERED)
 
 
 def test_two_meters_do_not_share():
