@@ -78,6 +78,7 @@ class SqlCatalog:
         self._now_us = now_us
         self._keep_keys_us = keep_keys_us
         self._incarnation = 0
+        self._closed = False
         self._builds: Mapping[str, str] = {}
         self._tails = Tails()
         self._engines = (
@@ -122,7 +123,10 @@ class SqlCatalog:
             raise
 
     async def close(self) -> None:
-        """Finish what was asked for, then let the files and the folder go."""
+        """Finish what was asked for, then let the files and the folder go; once is enough."""
+        if self._closed:
+            return
+        self._closed = True
         await self._writer.close()
         await self._readers.close()
         for engine in self._engines:

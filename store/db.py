@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
@@ -92,7 +93,10 @@ def finish(conn: Connection, *, commit: bool) -> None:
 
 
 def migrate(folder: Path) -> Path:
-    """Bring the folder's database to the newest schema, alone, and return its path."""
+    """Bring the folder's database to the newest schema, alone, and return its path.
+
+    Raises: Unavailable (the disk fails), StatevisorError (the schema is from the future).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     guard = os.open(folder / "migrate.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -103,6 +107,11 @@ def migrate(folder: Path) -> Path:
         try:
             with translated(), engine.begin() as conn:
                 upgrade(conn)
+        except CommandError as error:
+            raise StatevisorError(
+                f"{path} was written by a newer version of this program: {error}",
+                hint="Upgrade the program, or use another --data folder.",
+            ) from error
         finally:
             engine.dispose()
         _sync_folder(folder)
@@ -132,7 +141,9 @@ def as_ours(error: DBAPIError) -> StatevisorError:
 
 def is_outage(error: DBAPIError) -> bool:
     """Whether the database itself is in trouble (disk, lock), not the one statement."""
-    return isinstance(error.orig, sqlite3.OperationalError) or error.connection_invalidated
+    # The bare class is how damage of the file itself is told.
+    kind = type(error.orig)
+    return issubclass(kind, sqlite3.OperationalError) or kind is sqlite3.DatabaseError
 
 
 def _sync_folder(folder: Path) -> None:

@@ -46,9 +46,7 @@ class Prepared:
     def all(self, conn: Connection, params: Params) -> list[Any]:
         """Every row."""
         it = self._for(conn.dialect)
-        # All rows are fetched at once: an unfinished statement would hold the transaction open.
-        rows = execute(conn, it.sql, _values(it, params)).fetchall()
-        return [_row(it, row) for row in rows]
+        return [_row(it, row) for row in execute(conn, it.sql, _values(it, params))]
 
     def first(self, conn: Connection, params: Params) -> Any | None:
         """The first row, or None."""
@@ -104,17 +102,19 @@ class PreparedIn:
         return rows
 
 
-def execute(conn: Connection, sql: str, values: Any = (), *, many: bool = False) -> Any:
-    """Run SQL on the driver's connection and return its cursor. Raises: DBAPIError."""
+def execute(conn: Connection, sql: str, values: Any = (), *, many: bool = False) -> list[Any]:
+    """Run SQL on the driver's connection and return all its rows. Raises: DBAPIError."""
     driver = conn.connection.driver_connection
     assert driver is not None
     cursor = driver.cursor()
     errors = conn.dialect.loaded_dbapi.Error
     try:
         (cursor.executemany if many else cursor.execute)(sql, values)
+        # A statement left unfinished would hold the transaction open.
+        rows: list[Any] = cursor.fetchall() if cursor.description else []
     except errors as error:
         raise DBAPIError.instance(sql, values, error, errors) from error
-    return cursor
+    return rows
 
 
 def inserting(table: Table, *, returning_id: bool = False) -> Prepared:
