@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from statevisor.guests.launch_triton import can_depend, prefetch
 from statevisor.guests.ops import Activation, Product
 
 BLOCK_K = 64
@@ -39,6 +41,10 @@ class Tile:
     block_n: int
     warps: int
     stages: int
+    step: int = (
+        BLOCK_K  #: channels of K per turn, whole blocks: the instructions' order is the same
+    )
+    ahead: int = 0  #: blocks of K whose weights are asked for before the kernel before has ended
     spread: bool = False  #: segments of K in programs of their own; else one does them in turn
 
     def programs(self, shapes: Sequence[Shape], rows: int) -> int:
@@ -49,7 +55,8 @@ class Tile:
 
     def __str__(self) -> str:
         spread = "spread" if self.spread else "whole"
-        return f"{self.block_o}x{self.block_n}w{self.warps}s{self.stages}{spread}"
+        cut = f"{self.block_o}x{self.block_n}x{self.step}w{self.warps}s{self.stages}"
+        return f"{cut}a{self.ahead}{spread}"
 
 
 def segments(shape: Shape) -> int:
@@ -60,6 +67,11 @@ def segments(shape: Shape) -> int:
     while tiles * count < TARGET_PROGRAMS and steps >= 4 * count and count < 16:
         count *= 2
     return count
+
+
+def segment_length(shape: Shape) -> int:
+    """Channels of K in a segment (the last may be shorter): whole blocks."""
+    return triton.cdiv(triton.cdiv(shape[1], BLOCK_K), segments(shape)) * BLOCK_K
 
 
 def bucket(rows: int) -> int:
@@ -118,13 +130,17 @@ def linear_kernel(
     HINT: tl.constexpr,
     BLOCK_O: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
     STEP: tl.constexpr,
+    AHEAD: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One tile of one of COUNT products, or one segment of its sum.
 
     The first seven are tuples with one entry per product. sums [programs, BLOCK_O, BLOCK_N]
     float32 and arrivals [programs] int32 (zero before and after) are used where SPREAD. WHOLE: no K
-    has segments; EVEN: every K is a multiple of STEP; HINT divides every K.
+    has segments; EVEN: every segment is a multiple of STEP; HINT divides every K. STEP and AHEAD
+    change no bit: the sums run over K in the order of the tensor core instruction.
     """
     row_tiles = tl.cdiv(rows, BLOCK_N)
     pid = tl.program_id(0)
@@ -158,21 +174,26 @@ def linear_kernel(
     # Lanes past the end repeat the last row: they cost no mask, and what they give is not stored.
     row_o = tl.minimum(at_o, width - 1).to(tl.int64)
     row_n = tl.minimum(at_n, rows - 1).to(tl.int64)
+    length = tl.cdiv(tl.cdiv(inner, BLOCK), count) * BLOCK
+    if DEPENDENT:
+        gdc_launch_dependents()
+        if AHEAD > 0:
+            lines = tl.minimum(first * length + tl.arange(0, AHEAD) * BLOCK, inner - 1)
+            prefetch(weight + row_o[:, None] * inner + lines[None, :])
+        gdc_wait()
     left = weight + row_o[:, None] * inner + at_k[None, :]
     right = x + row_n[None, :] * inner + at_k[:, None]
-    steps = tl.cdiv(inner, STEP)
-    length = tl.cdiv(steps, count)
     total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
     for segment in range(first, first + 1 if SPREAD or WHOLE else count):
         part = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
-        for step in range(segment * length, tl.minimum((segment + 1) * length, steps)):
+        end = tl.minimum((segment + 1) * length, inner)
+        for at in range(segment * length, end, STEP):
             if EVEN:
-                a = tl.load(left + step * STEP)
-                b = tl.load(right + step * STEP)
+                a = tl.load(left + at)
+                b = tl.load(right + at)
             else:
-                inside = at_k < inner - step * STEP
-                a = tl.load(left + step * STEP, mask=inside[None, :], other=0.0)
-                b = tl.load(right + step * STEP, mask=inside[:, None], other=0.0)
+                a = tl.load(left + at, mask=(at_k < end - at)[None, :], other=0.0)
+                b = tl.load(right + at, mask=(at_k < end - at)[:, None], other=0.0)
             part = tl.dot(a, b, part, input_precision="ieee")
         # Two sums take twice the registers, so one is kept where it is the same.
         if WHOLE:
@@ -214,9 +235,14 @@ class TritonLinear:
         self,
         device: torch.device,
         tiles: Mapping[tuple[int, int, int], Tile] | None = None,
+        dependent: bool | None = None,
     ) -> None:
-        """tiles: (sum of O, greatest K, bucket) -> Tile for 16-bit operands, over the default."""
+        """tiles: (sum of O, greatest K, bucket) -> Tile for 16-bit operands, over the default.
+
+        dependent: launch as `launch_triton` says; by default where the device can.
+        """
         self._tiles = dict(tiles or {})
+        self._dependent = can_depend(device) if dependent is None else dependent
         self._arrivals = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
     def tile(self, shapes: Sequence[Shape], rows: int, dtype: torch.dtype) -> Tile:
@@ -267,13 +293,21 @@ class TritonLinear:
             COUNT=len(products),
             WHOLE=max(parts) == 1,
             SPREAD=spread,
-            EVEN=all(inner % BLOCK_K == 0 for _, inner in shapes),
+            EVEN=all(
+                inner % segment_length((features, inner)) == 0
+                and segment_length((features, inner)) % cut.step == 0
+                for features, inner in shapes
+            ),
             HINT=16 if all(inner % 16 == 0 for _, inner in shapes) else 1,
             BLOCK_O=cut.block_o,
             BLOCK_N=cut.block_n,
-            STEP=BLOCK_K,
+            BLOCK=BLOCK_K,
+            STEP=cut.step,
+            AHEAD=cut.ahead,
+            DEPENDENT=self._dependent,
             num_warps=cut.warps,
             num_stages=cut.stages,
+            launch_pdl=self._dependent,
             enable_fp_fusion=False,
         )
         return outs
@@ -281,4 +315,4 @@ class TritonLinear:
     def describe(self) -> str:
         """What fixes the bits: the rule's version and the chosen tiles."""
         chosen = (f"{o}x{k}@{n}:{tile}" for (o, k, n), tile in sorted(self._tiles.items()))
-        return f"triton-linear-1 step {BLOCK_K} target {TARGET_PROGRAMS} " + " ".join(chosen)
+        return f"triton-linear-1 block {BLOCK_K} target {TARGET_PROGRAMS} " + " ".join(chosen)

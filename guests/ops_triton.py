@@ -13,6 +13,7 @@ import torch
 import triton
 
 from statevisor.guests import linear_triton
+from statevisor.guests.launch_triton import can_depend
 from statevisor.guests.mixers import shift_triton, wkv7_triton
 from statevisor.guests.ops import Activation, Product, RaggedBatch
 from statevisor.hypervisor.errors import CapabilityMissing
@@ -57,6 +58,13 @@ class TritonOps:
         environ: what to read the variables of the fingerprint from; the process's own by default.
         """
         self.device = device
+        dependent = can_depend(device)
+        self._launch = {
+            "DEPENDENT": dependent,
+            "launch_pdl": dependent,
+            # Contraction of products and sums is written out where it is wanted.
+            "enable_fp_fusion": False,
+        }
         self._environ = os.environ if environ is None else environ
         self.act = act
         self._linear = linear or linear_triton.TritonLinear(device)
@@ -129,7 +137,7 @@ class TritonOps:
                 EPS=eps,
                 BLOCK=triton.next_power_of_2(width),
                 num_warps=NORM_WARPS,
-                enable_fp_fusion=False,
+                **self._launch,
             )
         return out
 
@@ -153,7 +161,7 @@ class TritonOps:
             "WIDTH": width,
             "BLOCK": triton.next_power_of_2(width),
             "num_warps": NORM_WARPS,
-            "enable_fp_fusion": False,
+            **self._launch,
         }
         longer = batch.longest > 1
         spill = shift.new_empty(rows if longer else 0, width)
@@ -209,7 +217,7 @@ class TritonOps:
                 GATED=gated,
                 BLOCK_H=BLOCK_H,
                 num_warps=ELEMENTWISE_WARPS,
-                enable_fp_fusion=False,
+                **self._launch,
             )
         return decay, outs[0], outs[1], outs[2], outs[3]
 
@@ -239,7 +247,7 @@ class TritonOps:
                 STRIDE=_row_stride(state, (heads, size, size)),
                 BLOCK_V=BLOCK_V,
                 num_warps=WKV_WARPS,
-                enable_fp_fusion=False,
+                **self._launch,
             )
         return y
 
@@ -266,7 +274,7 @@ class TritonOps:
                 EPS=eps,
                 BLOCK_H=BLOCK_H,
                 num_warps=ELEMENTWISE_WARPS,
-                enable_fp_fusion=False,
+                **self._launch,
             )
         return out
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from statevisor.guests.launch_triton import await_previous
+
 
 @triton.jit
 def normalised(x, weight, bias, keep, WIDTH: tl.constexpr, EPS: tl.constexpr):
@@ -22,9 +24,17 @@ def normalised(x, weight, bias, keep, WIDTH: tl.constexpr, EPS: tl.constexpr):
 
 @triton.jit
 def layer_norm_kernel(
-    x, weight, bias, out, WIDTH: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr
+    x,
+    weight,
+    bias,
+    out,
+    WIDTH: tl.constexpr,
+    EPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Layer norm of one token a program."""
+    await_previous(DEPENDENT)
     at = tl.arange(0, BLOCK)
     keep = at < WIDTH
     here = tl.program_id(0).to(tl.int64) * WIDTH + at
@@ -53,6 +63,7 @@ def shift_mix_kernel(
     WIDTH: tl.constexpr,
     EPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """h = LN(x); out[m] = h + (h_prev - h) mixes[m]; the row's last h becomes the new shift.
 
@@ -60,6 +71,7 @@ def shift_mix_kernel(
     program reads what the last token's program must not overwrite yet: there the new shift goes to
     spill[row], and `settle_kernel` puts it into the bank.
     """
+    await_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + token)
     begin = tl.load(starts + row)
@@ -72,7 +84,8 @@ def shift_mix_kernel(
     kept_width = tl.where(token == begin, WIDTH, 0)
     kept = tl.load(shift + slot * STRIDE + at, mask=at < kept_width, other=0.0)
     h = kept.to(tl.float32)
-    before = h
+    # Not `before = h`: triton 3.6 takes two carried values that begin as one for one.
+    before = tl.zeros((BLOCK,), tl.float32)
     for turn in range(tl.maximum(begin, token - 1), token + 1):
         before = h
         value = tl.load(x + turn * WIDTH + at, mask=keep, other=0.0).to(tl.float32)
@@ -99,8 +112,10 @@ def settle_kernel(
     STRIDE: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Copy the new shift of every row of more than one token from spill[row] into the bank."""
+    await_previous(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     if tl.load(starts + row + 1) - tl.load(starts + row) > 1:
         at = tl.arange(0, BLOCK)

@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from statevisor.guests.launch_triton import await_previous
+
 #: Channels of one head; the kernels reduce over exactly these.
 HEAD = tl.constexpr(64)
 
@@ -36,12 +38,14 @@ def wkv7_kernel(
     HEADS: tl.constexpr,
     STRIDE: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """S = S diag(w) - (S kk)(kk a)^T + v k^T; y = S r, one (row, head, v-tile) a program.
 
     STRIDE is the bank's row stride in elements; with int64 slots the product is int64. A state of
     16 bits is rounded after every token, so one launch over T tokens equals T launches.
     """
+    await_previous(DEPENDENT)
     row = tl.program_id(1)
     tiles: tl.constexpr = HEAD // BLOCK_V
     head = tl.program_id(0) // tiles
@@ -113,8 +117,10 @@ def inputs_kernel(
     HEADS: tl.constexpr,
     GATED: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """The elementwise part before the recurrence, BLOCK_H heads of one token a program."""
+    await_previous(DEPENDENT)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     at = head[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
     real = (head < HEADS)[:, None]
@@ -162,8 +168,10 @@ def output_kernel(
     HEADS: tl.constexpr,
     EPS: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """(GroupNorm(y) + (sum r k r_k) v) g, BLOCK_H heads of one token a program."""
+    await_previous(DEPENDENT)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     at = head[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
     real = (head < HEADS)[:, None]

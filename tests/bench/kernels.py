@@ -1,12 +1,13 @@
 """Times the kernels and whole decode steps of RWKV-7 on a GPU against their byte floors.
 
-    python tests/bench/kernels.py --out FILE [--parts gemm,kernels,steps] [--budget SECONDS]
+    python tests/bench/kernels.py --out FILE [--parts gemm,steps,kernels] [--budget SECONDS]
 
 Prints one line per measurement and writes all of them as JSON. Weights are random, of the true
-geometry. A time is the median over replays of a CUDA graph that holds many calls on different
-operands, so that neither launches nor cached operands are measured. A floor is the greater of
-bytes (each operand once) over the copy rate and operations over the matrix rate, both measured in
-the same run.
+geometry. `gemm` tries tiles for every product and row bucket and checks that all give the same
+bits; `steps` then runs with the best. A time is the median over replays of a CUDA graph that holds
+many calls on different operands, so that neither launches nor cached operands are measured. A floor
+is the greater of bytes (each operand once) over the copy rate and operations over the matrix rate,
+both measured in the same run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -31,7 +32,8 @@ from statevisor.guests.bank import Bank
 from statevisor.guests.batch import pack
 from statevisor.guests.families import rwkv7
 from statevisor.guests.graphs import DecodeRows
-from statevisor.guests.linear_triton import Tile, TritonLinear, bucket, segments
+from statevisor.guests.invariance import check_row_invariance
+from statevisor.guests.linear_triton import Tile, TritonLinear, bucket, segment_length, segments
 from statevisor.guests.mixers.wkv7_triton import wkv7_kernel
 from statevisor.guests.ops import RaggedBatch
 from statevisor.guests.ops_triton import TritonOps
@@ -64,27 +66,58 @@ GEOMETRIES = {
         vocab=65536,
     ),
 }
-#: Launches of one layer of the 1.5B geometry: shapes (O, K) of the products they hold.
-LAUNCHES = {
-    "rkv+downs": ((2048, 2048),) * 3 + ((96, 2048), (96, 2048), (256, 2048), (64, 2048)),
-    "ups": ((2048, 96), (2048, 96), (2048, 256), (2048, 64)),
-    "output": ((2048, 2048),),
-    "ffn key": ((8192, 2048),),
-    "ffn value": ((2048, 8192),),
-    "head": ((65536, 2048),),
+#: Row counts that stand for their bucket when tiles are chosen.
+TUNED = (1, 32, 64, 128, 256, 512, 1024)
+#: (block_o, block_n, warps) and (step, stages) worth trying, by bucket.
+CUTS: dict[int, tuple[tuple[tuple[int, int, int], tuple[tuple[int, int], ...]], ...]] = {
+    16: (((64, 16, 4), ((64, 5), (64, 8), (128, 4), (128, 5), (256, 3))),),
+    32: (
+        ((64, 16, 4), ((64, 5), (128, 4))),
+        ((64, 32, 4), ((64, 5), (128, 4))),
+    ),
+    64: (
+        ((64, 32, 4), ((64, 5), (128, 4))),
+        ((64, 64, 4), ((64, 5), (128, 3))),
+    ),
+    128: (
+        ((64, 64, 4), ((64, 5), (128, 3))),
+        ((64, 128, 4), ((64, 4), (128, 3))),
+    ),
+    256: (
+        ((64, 64, 4), ((64, 5), (128, 3))),
+        ((64, 128, 4), ((64, 4), (128, 3))),
+        ((128, 128, 8), ((64, 4), (128, 3))),
+    ),
+    512: (
+        ((64, 128, 4), ((64, 4),)),
+        ((128, 128, 8), ((64, 4), (128, 3))),
+        ((128, 256, 8), ((64, 3),)),
+    ),
+    1024: (
+        ((64, 128, 4), ((64, 4),)),
+        ((128, 128, 8), ((64, 4), (128, 3))),
+        ((128, 256, 8), ((64, 3),)),
+    ),
 }
-CUTS = (
-    (64, 16, 4, 5),
-    (64, 16, 4, 8),
-    (64, 32, 4, 5),
-    (64, 64, 4, 5),
-    (64, 128, 4, 4),
-    (128, 64, 8, 4),
-    (128, 128, 8, 4),
-    (128, 256, 8, 3),
-)
 #: (channels [v], warps) of one program of the recurrence.
 WKV_CUTS = ((8, 1), (16, 1), (16, 2), (32, 1), (32, 2), (64, 2), (64, 4))
+
+
+Shapes = tuple[tuple[int, int], ...]
+Tiles = dict[tuple[int, int, int], Tile]
+
+
+def launches(config: rwkv7.Rwkv7Config) -> dict[str, Shapes]:
+    """Launches of a layer and the head: shapes (O, K) of the products each holds."""
+    c, ranks = config.width, (config.rank_w, config.rank_a, config.rank_g, config.rank_v)
+    return {
+        "rkv+downs": ((c, c),) * 3 + tuple((rank, c) for rank in ranks),
+        "ups": tuple((c, rank) for rank in ranks),
+        "output": ((c, c),),
+        "ffn key": ((config.ffn, c),),
+        "ffn value": ((c, config.ffn),),
+        "head": ((config.vocab, c),),
+    }
 
 
 @dataclass
@@ -94,6 +127,7 @@ class Report:
     out: Path
     budget: float
     results: list[dict[str, Any]] = field(default_factory=list)
+    tiles: Tiles = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
 
     def left(self) -> float:
@@ -107,7 +141,9 @@ class Report:
     def write(self) -> None:
         card = torch.cuda.get_device_name(DEVICE)
         head = {"device": card, "torch": torch.__version__, "seconds": self.budget - self.left()}
-        self.out.write_text(json.dumps({**head, "results": self.results}, indent=1))
+        tiles = [[*key, asdict(tile)] for key, tile in sorted(self.tiles.items())]
+        text = json.dumps({**head, "tiles": tiles, "results": self.results}, indent=1)
+        self.out.write_text(text)
 
 
 @dataclass(frozen=True)
@@ -149,7 +185,8 @@ def timed(calls: Sequence[Callable[[], Any]], replays: int = 7) -> float:
 def ceilings(report: Report) -> Ceilings:
     source = torch.randn(1 << 29, device=DEVICE)  # 2 GiB
     target = torch.empty_like(source)
-    copy = timed([lambda: target.copy_(source)])
+    # A kernel, not a copy: in a graph a copy becomes a node of another, slower kind.
+    copy = timed([partial(torch.add, source, 1.0, out=target)] * 3)
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=ACT) for _ in range(2))
     matmul = timed([lambda: a @ b] * 4)
     found = Ceilings(2 * 4 * 2**29 / copy, 2 * 8192**3 / matmul)
@@ -166,60 +203,86 @@ def copies(nbytes: int) -> int:
     return max(2, min(32, math.ceil(2e8 / nbytes)))
 
 
-def cuts(shapes: Sequence[tuple[int, int]], rows: int) -> Iterator[Tile]:
+def cuts(shapes: Shapes, rows: int) -> Iterator[Tile]:
     """Tiles worth trying for a launch."""
     whole = all(segments(shape) == 1 for shape in shapes)
-    for (block_o, block_n, warps, stages), spread in product(CUTS, (True, False)):
-        tile = Tile(block_o=block_o, block_n=block_n, warps=warps, stages=stages, spread=spread)
-        programs = tile.programs(shapes, rows)
-        if block_n > bucket(rows) or (whole and spread) or (block_n < 64 and rows > 64):
-            continue
-        if (block_n == 256 and not whole) or (spread and programs > 256) or (block_n * 8 < rows):
-            continue
-        if not spread and not whole and programs < 40:
-            continue
-        yield tile
+    for ((block_o, block_n, warps), turns), spread in product(CUTS[bucket(rows)], (True, False)):
+        for step, stages in turns:
+            tile = Tile(
+                block_o=block_o,
+                block_n=block_n,
+                warps=warps,
+                stages=stages,
+                step=step,
+                spread=spread,
+            )
+            programs = tile.programs(shapes, rows)
+            if (whole and spread) or (not whole and block_n == 256):
+                continue
+            if not whole and (programs > 256 if spread else programs < 90):
+                continue
+            yield tile
 
 
 def gemm(report: Report, limits: Ceilings) -> None:
-    """Every launch of a layer with every tile, beside the library, and whether bits agree."""
+    """Every launch of a layer with every tile, beside the library; the best are kept as chosen."""
+    for geometry in ("1.5B", "191M"):
+        for name, shapes in launches(GEOMETRIES[geometry]).items():
+            nbytes = sum(features * inner for features, inner in shapes) * 2
+            sets = [
+                [(random(1024, k), random(o, k) / k**0.5, None) for o, k in shapes]
+                for _ in range(copies(nbytes))
+            ]
+            for rows in TUNED:
+                if report.left() < 0:
+                    return
+                _launch(report, limits, f"{geometry} {name}", shapes, rows, sets)
+
+
+def _launch(
+    report: Report,
+    limits: Ceilings,
+    name: str,
+    shapes: Shapes,
+    rows: int,
+    sets: list[list[Any]],
+) -> None:
     linear = TritonLinear(DEVICE)
-    for name, shapes in LAUNCHES.items():
-        nbytes = sum(features * inner for features, inner in shapes) * 2
-        sets = [
-            [(random(1024, k), random(o, k) / k**0.5, None) for o, k in shapes]
-            for _ in range(copies(nbytes))
-        ]
-        for rows in ROWS:
-            if report.left() < 0:
-                return
-            cut = [[(x[:rows], w, code) for x, w, code in one] for one in sets]
-            moved = nbytes + sum(rows * (o + k) for o, k in shapes) * 2
-            flops = sum(2.0 * rows * o * k for o, k in shapes)
-            library = timed([lambda one=one: [x @ w.T for x, w, _ in one] for one in cut])
-            wanted = linear.group(cut[0])
-            found = {}
-            for tile in cuts(shapes, rows):
-                got = linear.group(cut[0], tile)
-                if not all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True)):
-                    report.add(part="gemm", launch=name, rows=rows, other_bits=str(tile))
-                    continue
-                calls = [lambda one=one, tile=tile: linear.group(one, tile) for one in cut]
-                found[str(tile)] = round(timed(calls, 3), 3)
-            chosen = timed([lambda one=one: linear.group(one) for one in cut])
-            best = min(found, key=found.__getitem__)
-            report.add(
-                part="gemm",
-                launch=name,
-                rows=rows,
-                us=chosen,
-                tile=str(linear.tile(shapes, rows, ACT)),
-                best_us=found[best],
-                best=best,
-                library_us=library,
-                floor_us=limits.floor(moved, flops),
-                all_us=found,
-            )
+    cut = [[(x[:rows], w, code) for x, w, code in one] for one in sets]
+    weights = sum(features * inner for features, inner in shapes)
+    moved = 2 * (weights + sum(rows * (o + k) for o, k in shapes))
+    library = timed([partial(_library, one) for one in cut], 3)
+    wanted = linear.group(cut[0])
+    found, tiles = {}, {}
+    for tile in cuts(shapes, rows):
+        got = linear.group(cut[0], tile)
+        if not all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True)):
+            report.add(part="gemm", launch=name, rows=rows, other_bits=str(tile))
+            continue
+        tiles[str(tile)] = tile
+        found[str(tile)] = round(timed([partial(linear.group, one, tile) for one in cut], 3), 3)
+    default = timed([partial(linear.group, one) for one in cut], 3)
+    best = min(found, key=found.__getitem__)
+    # The first layer's groups lack their last product.
+    for held in (shapes, shapes[:-1]):
+        if held:
+            features, inner = sum(o for o, _ in held), max(k for _, k in held)
+            report.tiles[features, inner, bucket(rows)] = tiles[best]
+    report.add(
+        part="gemm",
+        launch=name,
+        rows=rows,
+        us=found[best],
+        tile=best,
+        default_us=default,
+        library_us=library,
+        floor_us=limits.floor(moved, 2.0 * rows * weights),
+        all_us=found,
+    )
+
+
+def _library(products: list[Any]) -> list[torch.Tensor]:
+    return [torch.mm(x, weight.T) for x, weight, _ in products]
 
 
 def kernels(report: Report, limits: Ceilings) -> None:
@@ -268,6 +331,7 @@ def _recurrence(
             HEADS=heads,
             STRIDE=cells,
             BLOCK_V=block,
+            DEPENDENT=False,
             num_warps=warps,
             enable_fp_fusion=False,
         )
@@ -341,36 +405,66 @@ def steps(report: Report, limits: Ceilings) -> None:
     """Decode in one graph per batch size: embedding to argmax, the token fed back."""
     # Hashing gigabytes of random weights would take longer than all measurements.
     rwkv7.tensors_digest = lambda tensors: "random"
-    for name, config in GEOMETRIES.items():
+    for name, config in reversed(GEOMETRIES.items()):
         tensors = device_weights(config)
+        ops = TritonOps(DEVICE, ACT, TritonLinear(DEVICE, report.tiles))
+        model = rwkv7.Rwkv7Model.build(config, tensors, ops, "F16")
+        bank = Bank(model.layout, max(ROWS), DEVICE)
+        if report.tiles and name == "1.5B":
+            _tune_ahead(report, model, bank)
+            ops.admit(model.matrices())
+            check_row_invariance(model)
+            report.add(part="check", geometry=name, rows_do_not_depend_on_rows=True)
         for state in ("F16", "F32"):
-            ops = TritonOps(DEVICE, ACT)
+            ops = TritonOps(DEVICE, ACT, TritonLinear(DEVICE, report.tiles))
             model = rwkv7.Rwkv7Model.build(config, tensors, ops, state)
-            streamed = sum(weight.nbytes for weight in model.matrices())
             bank = Bank(model.layout, max(ROWS), DEVICE)
-            for rows in ROWS:
-                if report.left() < 0:
-                    return
-                us = _step_us(model, bank, rows)
-                row = model.layout.row_bytes
-                moved = streamed + rows * (2 * row + config.vocab * 4)
-                matrix = streamed / 2 * 2.0 * rows / limits.flops_per_us
-                floor = max(streamed / limits.bytes_per_us, matrix)
-                floor += (moved - streamed) / limits.bytes_per_us
-                report.add(
-                    part="step",
-                    geometry=name,
-                    state=state,
-                    rows=rows,
-                    us=us,
-                    tok_per_s=rows / us * 1e6,
-                    floor_tok_per_s=rows / floor * 1e6,
-                    of_floor=floor / us,
-                )
+            _steps(report, limits, name, model, bank)
             if state == "F32":
                 _prefill_steps(report, name, model, bank)
-            del bank, model
-        del tensors
+        del bank, model, tensors
+
+
+def _tune_ahead(report: Report, model: Any, bank: Bank) -> None:
+    """Choose, for small buckets, how many weights a product asks for before its turn."""
+    for rows in (1, 32, 64, 128):
+        found = {}
+        for ahead in (0, 8, 32):
+            tiles = _with_ahead(report.tiles, bucket(rows), ahead)
+            model.ops._linear = TritonLinear(DEVICE, tiles)
+            found[ahead] = _step_us(model, bank, rows)
+        best = min(found, key=found.__getitem__)
+        report.tiles = _with_ahead(report.tiles, bucket(rows), best)
+        model.ops._linear = TritonLinear(DEVICE, report.tiles, dependent=False)
+        plain = _step_us(model, bank, rows)
+        report.add(part="ahead", rows=rows, us=found, not_dependent_us=plain)
+    model.ops._linear = TritonLinear(DEVICE, report.tiles)
+
+
+def _with_ahead(tiles: Tiles, size: int, ahead: int) -> Tiles:
+    return {
+        key: replace(tile, ahead=ahead) if key[2] == size else tile for key, tile in tiles.items()
+    }
+
+
+def _steps(report: Report, limits: Ceilings, name: str, model: Any, bank: Bank) -> None:
+    streamed = sum(weight.nbytes for weight in model.matrices())
+    for rows in ROWS:
+        if report.left() < 0:
+            return
+        us = _step_us(model, bank, rows)
+        state = rows * (2 * model.layout.row_bytes + model.vocab * 4) / limits.bytes_per_us
+        floor = state + limits.floor(streamed, streamed / 2 * 2.0 * rows)
+        report.add(
+            part="step",
+            geometry=name,
+            state=model.layout.family("wkv").dtype,
+            rows=rows,
+            us=us,
+            tok_per_s=rows / us * 1e6,
+            floor_tok_per_s=rows / floor * 1e6,
+            of_floor=floor / us,
+        )
 
 
 def _step_us(model: Any, bank: Bank, rows: int) -> float:
@@ -427,26 +521,29 @@ def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
 
 def warm() -> None:
     """Compile what `gemm` measures, in many processes, into the kernel cache on disk."""
-    jobs = {}
-    for name, shapes in LAUNCHES.items():
-        for rows in ROWS:
+    jobs: dict[Any, tuple[Shapes, Tile]] = {}
+    for config, rows in product(GEOMETRIES.values(), TUNED):
+        for shapes in launches(config).values():
             for tile in cuts(shapes, rows):
-                kept = (len(shapes), all(segments(shape) == 1 for shape in shapes), str(tile))
-                jobs.setdefault(kept, (name, tile))
-    with multiprocessing.get_context("spawn").Pool(8) as pool:
-        pool.starmap(_compile, jobs.values(), chunksize=2)
+                even = all(segment_length(shape) % tile.step == 0 for shape in shapes)
+                kept = (len(shapes), all(segments(shape) == 1 for shape in shapes), even, str(tile))
+                jobs.setdefault(kept, (shapes, tile))
+    slow_first = sorted(jobs.values(), key=lambda job: -job[1].block_o * job[1].block_n)
+    with multiprocessing.get_context("spawn").Pool(10) as pool:
+        pool.starmap(_compile, slow_first, chunksize=1)
+    sys.stdout.write(f"{len(jobs)} kernels\n")
 
 
-def _compile(name: str, tile: Tile) -> None:
+def _compile(shapes: Shapes, tile: Tile) -> None:
     with torch.inference_mode():
-        products = [(random(1, k), random(o, k), None) for o, k in LAUNCHES[name]]
+        products = [(random(1, k), random(o, k), None) for o, k in shapes]
         TritonLinear(DEVICE).group(products, tile)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("kernels.json"))
-    parser.add_argument("--parts", default="steps,kernels,gemm")
+    parser.add_argument("--parts", default="gemm,steps,kernels")
     parser.add_argument("--budget", type=float, default=600.0)
     parser.add_argument("--warm", action="store_true", help="only fill the kernel cache")
     options = parser.parse_args()

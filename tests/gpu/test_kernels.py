@@ -29,9 +29,25 @@ LARGE = [(2048, 2048), (8192, 2048), (2048, 8192), (65536, 2048), (96, 2048), (2
 LARGE += [(64, 2048), (2048, 96), (2048, 256), (2048, 64), (4096, 4096)]
 SMALL = [(256, 256), (768, 256), (256, 768), (32, 256), (256, 16), (100, 72)]
 TILES = [
-    Tile(block_o=block_o, block_n=block_n, warps=warps, stages=stages, spread=spread)
-    for (block_o, block_n, warps, stages), spread in product(
-        [(64, 16, 4, 5), (64, 32, 4, 5), (64, 64, 4, 5), (64, 128, 4, 4), (128, 128, 8, 4)],
+    Tile(
+        block_o=block_o,
+        block_n=block_n,
+        warps=warps,
+        stages=stages,
+        step=step,
+        ahead=ahead,
+        spread=spread,
+    )
+    for (block_o, block_n, warps, step, stages, ahead), spread in product(
+        [
+            (64, 16, 4, 64, 5, 0),
+            (64, 16, 4, 128, 4, 16),
+            (64, 16, 4, 256, 3, 0),
+            (64, 32, 4, 64, 5, 8),
+            (64, 64, 4, 128, 3, 0),
+            (64, 128, 4, 64, 4, 0),
+            (128, 128, 8, 64, 4, 4),
+        ],
         (False, True),
     )
 ]
@@ -80,7 +96,8 @@ def test_linear_has_the_same_bits_for_every_tile(device, draw, shape):
     linear = TritonLinear(device)
     x, weight = draw(200, shape[1], dtype=torch.bfloat16), draw(*shape, dtype=torch.bfloat16)
     wanted = linear(x, weight)
-    for tile in TILES:
+    linears = [linear, TritonLinear(device, dependent=False)]
+    for tile, linear in product(TILES, linears):
         assert torch.equal(linear.group([(x, weight, None)], tile)[0], wanted), str(tile)
 
 
@@ -120,6 +137,12 @@ def test_norm_and_shift(device, draw, distance, batch, act, width):
     wanted = reference.shift_mix(x, *norm, mixes, kept, batch([1] * ROWS, slots))
     assert distance(mixed, wanted) < 2 * ROUNDING[act]
     assert distance(shift, kept) < ROUNDING[act]
+    ragged = batch([3, 1, 2, 295], [2, 4, 7, 5])
+    mine, theirs = before.clone(), before.clone()
+    mixed_ragged = ops.shift_mix(x, *norm, mixes, mine, ragged)
+    wanted = reference.shift_mix(x, *norm, mixes, theirs, ragged)
+    assert distance(mixed_ragged, wanted) < 2 * ROUNDING[act]
+    assert distance(mine, theirs) < ROUNDING[act]
     for rows in ODD:
         assert torch.equal(ops.layer_norm(x[:rows], *norm), whole[:rows])
         fresh = before.clone()

@@ -136,7 +136,15 @@ def test_offsets_past_2_to_31_elements_are_reached(vectors, make_batch, draw):
         far.copy_(start.flatten())
         y = torch.empty_like(wanted)
         wkv7_kernel[(HEADS * 4, 1)](
-            *parts, first, y, batch.slots, batch.starts, HEADS=HEADS, STRIDE=stride, BLOCK_V=16
+            *parts,
+            first,
+            y,
+            batch.slots,
+            batch.starts,
+            HEADS=HEADS,
+            STRIDE=stride,
+            BLOCK_V=16,
+            DEPENDENT=False,
         )
         assert torch.equal(y, wanted)
         assert torch.equal(far.view_as(start), near[1])
