@@ -15,7 +15,7 @@ from statevisor.guests.demo.prose import excerpt
 from statevisor.guests.demo.stories import chat, small_chat, tale
 
 #: Documents of a kind among 100 (bytes are about the same, all kinds being of similar length).
-SHARES = {"tale": 50, "chat": 32, "small": 8, "prose": 10}
+SHARES = {"plain": 50, "tale": 22, "chat": 14, "small": 6, "prose": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +73,26 @@ class Exam:
     answers: list[list[Span]]
 
 
-def exam(seed: int, rows: int, length: int, *, held_out: bool) -> Exam:
-    """Documents whose pairs are all held out, or all of the kind trained on."""
+def exam(seed: int, rows: int, length: int, *, held_out: bool, plain: bool) -> Exam:
+    """Documents whose pairs are all held out, or all of the kind trained on.
+
+    plain: who found what where, asked after the story; else stories that go on and change.
+    """
     rng = random.Random(f"exam/{seed}/{held_out}")
     ids = np.full((rows, length), BOS, dtype=np.int16)
     answers: list[list[Span]] = []
     while len(answers) < rows:
-        document = exam_document(rng, held_out=held_out)
+        document = exam_document(rng, held_out=held_out, plain=plain)
         if len(document.ids) <= length:
             ids[len(answers), : len(document.ids)] = document.ids
             answers.append(document.answers)
     return Exam(ids=ids, answers=answers)
 
 
-def exam_document(rng: random.Random, *, held_out: bool) -> Encoded:
+def exam_document(rng: random.Random, *, held_out: bool, plain: bool) -> Encoded:
     """A tale, a chat about one, or a chat about the user, with its answers."""
+    if plain:
+        return encode(rng.choice((tale, chat))(rng, held_out=held_out, plain=True))
     kind = rng.choice((tale, tale, chat, chat, small_chat))
     return encode(kind(rng, held_out=held_out))
 
@@ -95,6 +100,8 @@ def exam_document(rng: random.Random, *, held_out: bool) -> Encoded:
 def _document(rng: random.Random, prose: list[str]) -> list[Piece]:
     shares = SHARES if prose else {**SHARES, "prose": 0}
     match rng.choices(tuple(shares), tuple(shares.values()))[0]:
+        case "plain":
+            return rng.choice((tale, chat))(rng, plain=True)
         case "tale":
             return tale(rng)
         case "chat":

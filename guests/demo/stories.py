@@ -39,33 +39,33 @@ _FILLERS = ("It rained all day.", "The sun was warm.", "Nobody said a word.", "T
 _NODS = ("I see.", "I see.", "I will remember that.", "Go on.", "Noted.")
 
 
-def tale(rng: random.Random, *, held_out: bool = False) -> list[Piece]:
-    """A story with question lines."""
+def tale(rng: random.Random, *, held_out: bool = False, plain: bool = False) -> list[Piece]:
+    """A story with question lines; a plain one is short and nothing in it changes."""
     world = World(rng=rng, held_out=held_out)
     gap = rng.choice((" ", " ", "\n"))
     pieces: list[Piece] = []
-    for number in range(rng.choice((1, 1, 2, 2, 3))):
-        sentences = _chapter(world, first=number == 0)
+    for number in range(1 if plain else rng.choice((1, 1, 2, 2, 3))):
+        sentences = _finds(world) if plain else _chapter(world, first=number == 0)
         pieces.append(Piece(gap.join(sentences) + "\n"))
-        for question in _ask(world):
+        for question in _ask(world, rng.randint(3, 7)):
             pieces.append(Piece(f"Q: {question.text}\nA:"))
             pieces += _answer(rng, question, "\n")
     return pieces
 
 
-def chat(rng: random.Random, *, held_out: bool = False) -> list[Piece]:
-    """A story told in turns, with small talk around it."""
+def chat(rng: random.Random, *, held_out: bool = False, plain: bool = False) -> list[Piece]:
+    """A story told in turns, with small talk around it; a plain one as in `tale`."""
     world = World(rng=rng, held_out=held_out)
     pieces: list[Piece] = []
     talk = smalltalk(rng, held_out=held_out)
     if rng.random() < 0.3:
         pieces += _turn(rng, next(talk))
-    for number in range(rng.choice((1, 2, 2, 3))):
-        told = _chapter(world, first=number == 0)
+    for number in range(1 if plain else rng.choice((1, 2, 2, 3))):
+        told = _finds(world) if plain else _chapter(world, first=number == 0)
         cut = len(told) if rng.random() < 0.5 else max(1, len(told) // 2)
         for part in filter(None, (told[:cut], told[cut:])):
             pieces += _turn(rng, Exchange(" ".join(part), _nod(rng, part), ""))
-        for question in _ask(world):
+        for question in _ask(world, rng.randint(2, 5)):
             pieces += _turn(rng, Exchange(question.text, question.answer, question.kind))
         if rng.random() < 0.15:
             pieces += _turn(rng, next(talk))
@@ -118,6 +118,21 @@ def _chapter(world: World, *, first: bool) -> list[str]:
     return sentences or [rng.choice(_FILLERS)]
 
 
+def _finds(world: World) -> list[str]:
+    """Sentences of one to three people of whom each finds one thing; nothing changes after."""
+    rng = world.rng
+    threads: list[list[Callable[[], str | None]]] = []
+    for _ in range(rng.choice((1, 2, 2, 3))):
+        person = world.person()
+        thread: list[Callable[[], str | None]] = []
+        if rng.random() < 0.5:
+            thread.append(lambda p=person: world.introduce(p))  # type: ignore[misc]
+        thread.append(lambda p=person: world.find(p))  # type: ignore[misc]
+        threads.append(thread)
+    sentences = [rng.choice(_OPENINGS)] if rng.random() < 0.3 else []
+    return sentences + [told for event in _interleave(rng, threads) if (told := event())]
+
+
 def _interleave(
     rng: random.Random, threads: list[list[Callable[[], str | None]]]
 ) -> Iterator[Callable[[], str | None]]:
@@ -129,14 +144,14 @@ def _interleave(
         threads = [thread for thread in threads if thread]
 
 
-def _ask(world: World) -> list[Question]:
+def _ask(world: World, count: int) -> list[Question]:
     """Some questions; every kind that can be asked is equally likely, however many it has."""
     rng = world.rng
     kinds: dict[str, list[Question]] = {}
     for question in world.questions():
         kinds.setdefault(question.kind, []).append(question)
     asked: list[Question] = []
-    for _ in range(rng.randint(2, 5)):
+    for _ in range(count):
         if not kinds or rng.random() < 0.06:
             asked.append(world.stranger())
             continue
