@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import json
 import os
@@ -62,6 +63,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             if not await _ends_before(stop, loading := asyncio.create_task(visor)):
                 log.info("stopped while loading")
                 return
+            _settle()
             host.attach(loading.result())
             log.info("ready", url=url)
             await stop.wait()
@@ -129,6 +131,16 @@ async def _listening(host: Host) -> AsyncIterator[web.AppRunner]:
         ) from error
     finally:
         await runner.cleanup()
+
+
+def _settle() -> None:
+    """Take what is loaded out of the garbage collector's sight.
+
+    Torch alone is a hundred thousand objects: looking through them would stop the steps of all
+    actors now and then, and take seconds when the process ends.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _address(runner: web.AppRunner) -> str:
