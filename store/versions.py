@@ -58,11 +58,7 @@ _PARENTS = PreparedIn(
         .order_by(version_parent.c.child, version_parent.c.ord)
     )
 )
-_TAGS = PreparedIn(
-    lambda keys: (
-        select(tag.c.version, tag.c.name).where(tag.c.version.in_(keys)).order_by(tag.c.name)
-    )
-)
+_TAGS = PreparedIn(lambda keys: select(tag.c.version, tag.c.name).where(tag.c.version.in_(keys)))
 _BY_TAG = Prepared(select(tag.c.version).where(tag.c.name == bindparam("key")))
 _OWN = select(version.c.id).where(version.c.seq == bindparam("seq"))
 _BY_ACTOR_ID = Prepared(_OWN.where(version.c.actor_id == bindparam("key")))
@@ -224,7 +220,7 @@ def _record(row: Any, parents: Iterable[str], tags: Iterable[str]) -> VersionRec
         before=row.before,
         drift=row.drift,
         build=row.build,
-        tags=tuple(tags),
+        tags=tuple(sorted(tags)),
         labels=row.labels,
         hidden=row.hidden,
         created_at=row.created_us,

@@ -1,0 +1,129 @@
+"""How SQLite runs every statement of the catalog, on a database with statistics."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.dialects import postgresql, sqlite
+
+import statevisor.store
+from statevisor.store import actors
+from statevisor.store.db import migrate
+from statevisor.store.prepared import Prepared, PreparedIn, _compile
+
+SEGMENTS = 3000
+
+#: The join form of the walk up the segments, which must not be used.
+TRAP = """
+    WITH RECURSIVE path(id) AS (
+        SELECT ?
+        UNION ALL
+        SELECT s.parent FROM path JOIN segment s ON s.id = path.id WHERE s.parent IS NOT NULL
+    )
+    SELECT id FROM path
+"""
+
+#: Statements that read a whole table on purpose, and which one.
+WHOLE = {
+    "checkpoints._LIVE": {"image", "checkpoint"},
+    "actors._TAKE_OVER": {"actor"},
+    "actors._COUNT": {"actor"},
+    "journal._OPEN": {"turn"},  # by an index of the open ones
+    "turns._OPEN": {"turn"},
+}
+
+
+def statements() -> dict[str, Prepared]:
+    found: dict[str, Prepared] = {}
+    for module in pkgutil.iter_modules(statevisor.store.__path__):
+        loaded = importlib.import_module(f"statevisor.store.{module.name}")
+        for name, value in vars(loaded).items():
+            key = f"{module.name}.{name}"
+            if isinstance(value, Prepared):
+                found[key] = value
+            elif isinstance(value, PreparedIn):
+                found |= {f"{key}[{size}]": one for size, one in value._by_size.items()}
+    every = frozenset({"model", "part", "label", "value"})
+    found["actors._pages"] = actors._pages(every)
+    found["actors._chosen"] = actors._chosen(every)._by_size[8]
+    found["actors._setting"] = actors._setting("name", "labels", "position")
+    return found
+
+
+STATEMENTS = statements()
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path: Path = migrate(tmp_path_factory.mktemp("plans"))
+    made = sqlite3.connect(path, isolation_level=None)
+    made.execute("BEGIN")
+    for n in range(1, SEGMENTS + 1):
+        parent = n // 3 or None
+        made.execute("INSERT INTO segment VALUES (?, 'a', ?, ?, 0, ?, NULL)", (n, parent, n, n))
+        made.execute("INSERT INTO token_run VALUES (?, ?, 1, 'prompt', x'00')", (n, n))
+    made.execute(
+        """INSERT INTO actor SELECT 'a' || id, 'n' || id, 'm', id, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0,
+           '{}', NULL, NULL, NULL, NULL, 0, 0, NULL FROM segment"""
+    )
+    made.execute("INSERT INTO actor_label SELECT 'k' || (id % 50), 'a' || id, 'v' FROM segment")
+    made.execute(
+        """INSERT INTO version SELECT id, 'a' || id, 0, id, id, id, 'fork', 0, 0, NULL, '{}',
+           1, 1, 0 FROM segment"""
+    )
+    made.execute(
+        "INSERT INTO version_parent SELECT id, 0, id / 3, 'main', NULL FROM segment WHERE id > 3"
+    )
+    made.execute("INSERT INTO touched SELECT id, -1, id FROM segment WHERE id % 7 = 0")
+    made.execute("INSERT INTO image SELECT 'd' || id, 1, 0, 0, 1, 'l', 'w', 'b' FROM segment")
+    made.execute("INSERT INTO checkpoint SELECT id, id, 'd' || id, 0 FROM segment")
+    made.execute(
+        "INSERT INTO mutation SELECT id, 'r', 1, '{}', '{}', NULL, NULL, NULL FROM segment"
+    )
+    made.execute("INSERT INTO tag SELECT 't' || id, id, 0 FROM segment")
+    made.execute("INSERT INTO operation SELECT 'k' || id, 'r', 't' || id, '{}', id FROM segment")
+    made.execute("INSERT INTO journal SELECT id, 1, x'00' FROM segment")
+    made.execute(
+        """INSERT INTO turn SELECT 't' || id, 'a' || id, id, 0, 0, '{}', 0, 0, 0, 'stop', 0, '', 1,
+           1, 0 FROM segment"""
+    )
+    made.execute("COMMIT")
+    made.execute("ANALYZE")
+    yield made
+    made.close()
+
+
+def plan(db: sqlite3.Connection, sql: str, values: object) -> list[str]:
+    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+
+
+def test_the_catalog_has_statements():
+    assert len(STATEMENTS) > 60
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_builds_a_filter_or_reads_a_whole_table(db, name):
+    it = _compile(STATEMENTS[name]._core, sqlite.dialect())
+    steps = plan(db, it.sql, [1] * len(it.names))
+
+    assert not [step for step in steps if "BLOOM" in step]
+    scans = {step.split()[1] for step in steps if step.startswith("SCAN")}
+    allowed = WHOLE.get(name, set()) | {"path", "up", "CONSTANT"}
+    assert scans <= allowed, steps
+
+
+@pytest.mark.skipif(sqlite3.sqlite_version_info < (3, 38), reason="no Bloom filters yet")
+def test_the_join_form_would_build_one(db):
+    assert [step for step in plan(db, TRAP, [SEGMENTS]) if "BLOOM" in step]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_every_statement_is_postgresql_too(name):
+    sql = str(STATEMENTS[name]._core.compile(dialect=postgresql.dialect()))
+    assert sql.strip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH RECURSIVE"))
+    assert "?" not in sql
