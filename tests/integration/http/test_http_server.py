@@ -98,8 +98,8 @@ async def test_a_drained_server_reads_but_takes_no_work(boot: Any) -> None:
 async def test_two_servers_do_not_share_a_folder(boot: Any) -> None:
     async with boot():
         with pytest.raises(Unavailable):
-            async with boot(ready=False):
-                pass
+            async with boot(ready=False) as second:
+                await second.task
 
 
 async def test_a_taken_port_is_told(boot: Any) -> None:
