@@ -36,7 +36,6 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
             settings.data, keep_keys_us=config.idempotency_s * 1_000_000
         )
         undo.push_async_callback(catalog.close)
-        # images are numbered by a claim of their own; the visor's claim fences this one's writers
         incarnation = await catalog.claim(owner)
         open_images = partial(
             SlabImages.open,
@@ -58,7 +57,7 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
             clock=SystemClock(),
             meter=meter,
         )
-        await visor.start(owner)
+        await visor.start(incarnation)
         undo.pop_all()
     try:
         yield visor

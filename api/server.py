@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -24,8 +25,7 @@ from statevisor.api.compose import powered
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import Settings
-from statevisor.hypervisor.errors import Unavailable
-from statevisor.hypervisor.visor import Visor
+from statevisor.hypervisor.errors import StatevisorError, Unavailable
 
 #: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
 _SWITCH_S = 5e-4
@@ -66,7 +66,9 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             _settle()
             host.attach(loading.result())
             log.info("ready", url=url)
-            await stop.wait()
+            if await _ends_before(stop, dying := asyncio.create_task(loading.result().failed())):
+                log.critical("a part of the hypervisor ended", error=repr(dying.result()))
+                raise StatevisorError("the hypervisor stopped; start again: nothing told is lost")
             log.info("draining")
             drained = await host.drain()
             log.info("drained", hibernated=drained.hibernated, failed=drained.failed)
@@ -74,7 +76,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             await runner.cleanup()
 
 
-async def _ends_before(stop: asyncio.Event, work: asyncio.Task[Visor]) -> bool:
+async def _ends_before(stop: asyncio.Event, work: asyncio.Task[Any]) -> bool:
     """Whether the work ended before the stop came; if not it is cancelled."""
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -25,17 +25,13 @@ class Batcher:
     loop: StepLoop
     residency: Residency
     created_us: int
-    task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to step."""
-        self.task = asyncio.create_task(self.loop.run(), name=f"step-loop-{self.guest.name}")
+    def start(self) -> asyncio.Task[None]:
+        """Begin to step; cancel the task to stop."""
+        return asyncio.create_task(self.loop.run(), name=f"step-loop-{self.guest.name}")
 
     async def stop(self) -> None:
-        """Stop after the step that runs and end the engine thread."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
+        """End the engine thread after the step that runs."""
         await asyncio.to_thread(self.engine.close)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from statevisor.hypervisor.commands import TokenEvent
 from statevisor.hypervisor.config import Durability
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import Fenced, StatevisorError
 from statevisor.hypervisor.ports import Catalog, Clock, JournalEntry, Meter
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.turn import Turn
@@ -55,7 +55,7 @@ class OutputGate:
         else:
             held.events.append(event)
         if self._open:
-            stream.put(event)
+            self._release(_Held(turn, segment, stream, [event]), self._clock.monotonic())
         self._wake.set()
 
     async def settled(self, turn: Turn) -> None:
@@ -73,10 +73,18 @@ class OutputGate:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            group = {key: held for key, held in self._held.items() if key not in self._failed}
-            self._held = {}
+            group, self._held = self._held, {}
             if group:
                 await self._commit(group)
+
+    def _release(self, held: _Held, now: float) -> None:
+        """Open the gate for one turn's tokens."""
+        first = held.events[0].index == 0
+        name = "time_to_first_token_seconds" if first else "inter_token_latency_seconds"
+        self._meter.observe(name, (now - held.turn.told_at) / (1 if first else len(held.events)))
+        held.turn.told_at = now
+        for event in held.events:
+            held.stream.put(event)
 
     async def _commit(self, group: dict[str, _Held]) -> None:
         entries = [
@@ -92,17 +100,20 @@ class OutputGate:
         try:
             await self._catalog.journal(entries, incarnation=self.incarnation)
         except StatevisorError as error:
+            if isinstance(error, Fenced):
+                self._meter.count("fenced_writes_total")
             for held in group.values():
                 self._failed[held.turn.id] = error
+                self._held.pop(held.turn.id, None)  # tokens behind a gap are never committed
                 held.turn.cancel()
         else:
-            self._meter.observe("journal_commit_seconds", self._clock.monotonic() - began)
+            now = self._clock.monotonic()
+            self._meter.observe("journal_commit_seconds", now - began)
             self._meter.observe("journal_group_rows", float(len(entries)))
             for held in group.values():
                 held.turn.committed = held.events[-1].position + 1
                 if not self._open:
-                    for event in held.events:
-                        held.stream.put(event)
+                    self._release(held, now)
         for held in group.values():
             if held.turn.id not in self._held:
                 self._commits[held.turn.id].set()

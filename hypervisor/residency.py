@@ -133,8 +133,8 @@ class Residency:
             self._apply(actor, Event.FAILED)
             raise
         self._apply(actor, Event.LOADED)
-        self._moved(source, Tier.GPU)
-        self._meter.observe("resume_seconds", self._clock.monotonic() - began)
+        seconds = self._moved(source, Tier.GPU, began)
+        self._meter.observe("resume_seconds", seconds)
 
     async def _advance(self, actor: Actor) -> None:
         """Catch up what a cancelled prompt left pending."""
@@ -268,8 +268,8 @@ class Residency:
             await self._demote(actor)
         else:
             await self._to_nvme(actor)
-        self._moved(source, tier)
-        self._meter.observe("hibernate_seconds", self._clock.monotonic() - began)
+        seconds = self._moved(source, tier, began)
+        self._meter.observe("hibernate_seconds", seconds)
 
     async def _demote(self, actor: Actor) -> None:
         try:
@@ -438,9 +438,13 @@ class Residency:
             await self._engine.run(self._guest.save, slot, memoryview(row))
             return row, max(absorbed, rest), len(tokens)
 
-    def _moved(self, source: Tier, target: Tier) -> None:
+    def _moved(self, source: Tier, target: Tier, began: float) -> float:
+        """Count a move; returns how many seconds it took."""
         labels = {"from": source.value, "to": target.value}
+        seconds = self._clock.monotonic() - began
         self._meter.count("tier_moves_total", 1, **labels)
+        self._meter.observe("tier_move_seconds", seconds, **labels)
+        return seconds
 
     # -- slots -----------------------------------------------------------------------------------
     async def _take(self, owner: str) -> int:

@@ -43,12 +43,14 @@ class Turn:
         counts: PenaltyCounts,
         tokenizer: Tokenizer,
         push: Callable[[Turn, TokenEvent], None],
+        now: float = 0.0,
     ) -> None:
         self.id = id
         self.slot = slot
         self.position = position  #: length of the transcript, generated tokens included
         self.start = position  #: position of the first generated token
         self.committed = position  #: how far the journal is durable
+        self.told_at = now  #: when it began or its last token was told, of the monotonic clock
         self.taken = 0  #: tokens absorbed since the turn began
         self.generated: list[int] = []
         self.logprobs: list[Logprobs] = []

@@ -76,7 +76,7 @@ class Turns:
         `carried` is a broken attempt at the same turn: its prompt and tokens are in the transcript
         and its tokens are told again. Raises what kept it from being opened or recorded.
         """
-        residency = batcher.residency
+        residency, began = batcher.residency, self._clock.monotonic()
         await residency.resume(actor)
         if carried is None:
             record = TurnRecord(
@@ -96,7 +96,7 @@ class Turns:
         actor.record = await self._catalog.begin_turn(record, prompt, guard=guard)
         if not opened.done():
             opened.set_result(None)
-        turn = await self._turn(actor, batcher, stream, goal, record)
+        turn = await self._turn(actor, batcher, stream, goal, record, began)
         actor.turn = turn
         stream.on_cancel(turn.cancel)
         residency.begin(actor)
@@ -111,6 +111,7 @@ class Turns:
         stream: TurnStream,
         goal: Goal,
         record: TurnRecord,
+        began: float,
     ) -> Turn:
         """The feed of an opened turn, with whatever a broken attempt has generated already."""
         residency, position = batcher.residency, actor.record.position
@@ -130,6 +131,7 @@ class Turns:
             counts=await self._counts(actor, goal, begin, prompted=record.prompt_tokens > 0),
             tokenizer=batcher.guest.tokenizer,
             push=push,
+            now=began,
         )
         for event in turn.replayed(told):
             stream.put(event)

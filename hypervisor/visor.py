@@ -138,11 +138,23 @@ class Visor:
     @property
     def ready(self) -> bool:
         """Whether commands are taken."""
-        return self._running and not self._roster.draining
+        return self._running and not self._roster.draining and not self._dead()
 
-    async def start(self, owner: str) -> None:
-        """Take the data folder, close what a crash left open, begin to step."""
-        self._gate.incarnation = await self._catalog.claim(owner)
+    def _dead(self) -> list[asyncio.Task[None]]:
+        return [task for task in self._background if task.done()]
+
+    async def failed(self) -> BaseException:
+        """Wait until a part that must always run has ended; returns why.
+
+        The process is of no use then and should stop: the journal has all that was told.
+        """
+        await asyncio.wait(self._background, return_when=asyncio.FIRST_COMPLETED)
+        error = self._dead()[0].exception()
+        return error or RuntimeError("a part of the hypervisor ended")
+
+    async def start(self, incarnation: int) -> None:
+        """Close what a crash left open and begin to step, as the claimed owner of the folder."""
+        self._gate.incarnation = incarnation
         self._catalog.use_builds(
             {name: b.guest.fingerprints.build for name, b in self._batchers.items()}
         )
@@ -151,8 +163,7 @@ class Visor:
             asyncio.create_task(self._gate.run(), name="output-gate"),
             asyncio.create_task(self._idle.run(), name="idle-timer"),
         ]
-        for batcher in self._batchers.values():
-            batcher.start()
+        self._background += [batcher.start() for batcher in self._batchers.values()]
         self._running = True
 
     async def drain(self, grace_s: float = 10.0) -> DrainView:
@@ -171,11 +182,11 @@ class Visor:
         """Stop stepping and close the store; what was not drained is recovered at start."""
         self._running = False
         await self._tasks.cancel()
-        for batcher in self._batchers.values():
-            await batcher.stop()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        for batcher in self._batchers.values():
+            await batcher.stop()
         await self._catalog.close()
 
     # -- actors ----------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class TwinMachine:
             clock=WallClock(),
             meter=meter,
         )
-        await self._visor.start(f"process-{self.starts}")
+        await self._visor.start(await self.catalog.claim(f"process-{self.starts}"))
         host = Host(settings=ServerSettings(), meter=meter, version="0")
         host.attach(self._visor)
         # No time to finish: a killed server ends no answer.

@@ -89,7 +89,11 @@ class World:
         """Stop without drain, as a kill does, and start again."""
         await self.visor.close()
         self.boot()
-        await self.visor.start("again")
+        await self.start()
+
+    async def start(self) -> None:
+        """Take the folder and begin to step."""
+        await self.visor.start(await self.catalog.claim("test"))
 
     async def create(self, name: str, prompt: str | None = "hello", seed: int = 7) -> None:
         await self.visor.create(CreateActor(name=name, prompt=prompt, seed=seed))
@@ -124,7 +128,7 @@ async def worlds() -> AsyncIterator[Callable[..., Any]]:
 
     async def make(**settings: Any) -> World:
         world = World(**settings)
-        await world.visor.start("test")
+        await world.start()
         made.append(world)
         return world
 

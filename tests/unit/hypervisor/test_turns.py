@@ -369,3 +369,42 @@ async def test_a_step_that_raises_fails_its_rows_and_loses_nothing(world: Any) -
     rest = await world.say("a", max_tokens=20 - len(view.token_ids))
     whole = await world.say("twin", max_tokens=20)
     assert view.token_ids + rest.token_ids == whole.token_ids
+
+
+async def test_a_step_loop_that_dies_makes_the_server_unready(world: Any) -> None:
+    await world.create("a")
+    assert world.visor.ready
+
+    def broken(*_: Any) -> Any:
+        raise MemoryError("planning failed")
+
+    loop = world.visor._batchers["toy"].loop
+    loop._gather = broken
+    failed = asyncio.create_task(world.visor.failed())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(world.say("a"), 0.2)
+    assert isinstance(await failed, MemoryError)
+    assert not world.visor.ready
+
+
+async def test_tokens_behind_a_failed_group_are_dropped_and_nobody_hangs(world: Any) -> None:
+    await world.create("a")
+    hold = asyncio.Event()
+
+    async def fails_late(entries: Any, *, incarnation: int) -> None:
+        await hold.wait()
+        raise StatevisorError("the disk is full")
+
+    world.catalog.journal = fails_late
+    stream = await world.visor.generate(Generate(actor="a", max_tokens=30, ignore_eos=True))
+    await asyncio.sleep(0.05)  # more tokens gather behind the group that is about to fail
+    hold.set()
+    view = await asyncio.wait_for(stream.result(), 5)
+    assert (view.error, view.token_ids) == ("internal", ())
+
+
+async def test_latencies_are_metered(world: Any) -> None:
+    await world.create("a")
+    await world.say("a", max_tokens=5)
+    assert len(world.meter.seen["time_to_first_token_seconds"]) == 1
+    assert world.meter.seen["inter_token_latency_seconds"]
