@@ -115,13 +115,15 @@ def test_empty_slabs_go_but_for_one_that_is_kept_ready(open_slabs, folder):
 def test_a_growing_slab_is_not_removed(open_slabs):
     slabs = open_slabs()
     place = take(slabs, 16 * KIB)
-    take(slabs, 64 * KIB)
-    growth = slabs.plan(16 * KIB)
+    slabs.give(take(slabs, 64 * KIB))
+    take(slabs, 40 * KIB)  # the second slab keeps room enough for the first to be superfluous
+    growth = slabs.plan(32 * KIB)
     assert growth.slab is slabs.find(1)
     slabs.give(place)
     assert slabs.trim() == []
     slabs.adopt(growth, slabs.perform(growth))
     slabs.check()
+    assert [slab.id for slab in slabs.trim()] == [1]
 
 
 def test_room_that_somebody_waits_for_is_not_removed(open_slabs):
