@@ -226,3 +226,19 @@ def test_a_failing_disk_is_damage(make_meta, make_row):
     ref = written(meta, make_row(meta), Disk())
     with pytest.raises(ImageCorrupt, match="slab 3, offset 4096: cannot be read: Input/output"):
         read(Broken(), ref)
+
+
+def test_a_failed_write_waits_for_the_hash(make_meta, make_row):
+    """Until then a thread reads the caller's memory."""
+
+    class Broken(Disk):
+        def write(self, fd, buffers, offset):
+            raise OSError(5, "Input/output error")
+
+    waited = []
+    meta = make_meta()
+    parts = [memoryview(codec.encode_header(meta)), make_row(meta)]
+    place = Place(slab=1, offset=0, length=extent.extent_bytes(sum(map(len, parts))))
+    with pytest.raises(OSError, match="Input/output"):
+        extent_io.write_extent(Broken(), 0, place, parts, meta, 1, lambda: waited.append(True))
+    assert waited

@@ -402,24 +402,6 @@ async def test_a_failed_write_frees_its_room(images, files, meta, make_row):
     images.check()
 
 
-async def test_a_failed_write_lets_the_hash_finish_first(
-    images, files, make_meta, make_row, monkeypatch
-):
-    """Until then a thread reads the caller's memory."""
-    gate = threading.Event()
-    monkeypatch.setattr("statevisor.store.images.hash_image", lambda parts: gate.wait(20))
-    meta = make_meta(StateFamily(name="wkv", shape=(1, MIB), dtype="U8"))
-    files.faults["write"] = OSError(5, "Input/output error")
-    put = asyncio.ensure_future(images.put(make_row(meta), meta))
-    await files.until(lambda: files.reached["write"])
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not put.done()
-    gate.set()
-    with pytest.raises(Unavailable, match="Input/output"):
-        await put
-
-
 async def test_the_limit_is_told_and_room_ahead_does_not_count_as_need(tmp_path, meta, make_row):
     config = SlabConfig(slab_bytes=64 * 1024, step_bytes=64 * 1024, limit_bytes=64 * 1024)
     images = SlabImages.open(tmp_path / "slabs", (), incarnation=1, config=config)
