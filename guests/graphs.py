@@ -16,6 +16,10 @@ from statevisor.guests.ops import RaggedBatch
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
+#: Lengths of prompts that are fed to the padding slot at start, so that kernels which only longer
+#: batches use are compiled before the first one comes.
+PROMPTS = (512, 1024)
+
 #: Feeds a batch to its slots and returns one result row [R, ...] per row of the batch.
 Step = Callable[[RaggedBatch], torch.Tensor]
 
@@ -76,6 +80,8 @@ class GraphedForward:
 
         Runs padding rows, so it modifies slot 0.
         """
+        for tokens in PROMPTS:
+            self.eager(_prompt(tokens, self._rows.batch(1).slots.device))
         pool = None
         for size in reversed(self.buckets):
             batch = self._rows.batch(size)
@@ -101,3 +107,17 @@ class GraphedForward:
         graph, result = self._graphs[size]
         graph.replay()
         return result[:rows]
+
+
+def _prompt(tokens: int, device: torch.device) -> RaggedBatch:
+    """One padding row of many tokens."""
+    zeros = torch.zeros(tokens, dtype=torch.int64, device=device)
+    return RaggedBatch(
+        tokens=zeros,
+        slots=torch.zeros(1, dtype=torch.int64, device=device),
+        starts=torch.tensor([0, tokens], device=device),
+        rows=zeros,
+        firsts=torch.arange(tokens, device=device) == 0,
+        lasts=torch.tensor([tokens - 1], device=device),
+        longest=tokens,
+    )

@@ -1,10 +1,10 @@
 """Dependent launch: a kernel's programs start while the kernel before it still runs.
 
-With it a launch costs no gap, and a product may ask for its weights, which nobody writes, while its
-inputs are still being made. Order is kept as without: a kernel reads and writes nothing before
-`await_previous` returns, and that is when the kernel before it, and so every earlier one, has
-finished and its writes are seen. What comes before is prefetches into the second-level cache,
-where all writes meet, so they cannot make a value stale. It changes no arithmetic.
+With it a launch costs less of a gap. Order is kept as without: a kernel reads and writes nothing
+before `await_previous` returns, and that is when the kernel before it, and so every earlier one,
+has finished and its writes are seen. It changes no arithmetic. Asking for a product's weights
+before that point (a prefetch into the second-level cache) was measured on an H200: the step got
+slower by 4 to 17%.
 """
 
 from __future__ import annotations
@@ -21,19 +21,6 @@ def await_previous(DEPENDENT: tl.constexpr):
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
-
-
-@triton.jit
-def prefetch(pointers):
-    """Ask for the cache lines at these addresses; reads nothing."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [pointers.to(tl.uint64)],
-        dtype=tl.uint32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 def can_depend(device: torch.device) -> bool:

@@ -12,15 +12,15 @@ rows of x and the kind of instruction is the same from 1 row on.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from statevisor.guests.launch_triton import can_depend, prefetch
+from statevisor.guests.launch_triton import await_previous, can_depend
 from statevisor.guests.ops import Activation, Product
 
 BLOCK_K = 64
@@ -44,7 +44,6 @@ class Tile:
     step: int = (
         BLOCK_K  #: channels of K per turn, whole blocks: the instructions' order is the same
     )
-    ahead: int = 0  #: blocks of K whose weights are asked for before the kernel before has ended
     spread: bool = False  #: segments of K in programs of their own; else one does them in turn
 
     def programs(self, shapes: Sequence[Shape], rows: int) -> int:
@@ -54,9 +53,24 @@ class Tile:
         )
 
     def __str__(self) -> str:
-        spread = "spread" if self.spread else "whole"
+        """E.g. 64x16x128w4s5+, where + stands for spread."""
         cut = f"{self.block_o}x{self.block_n}x{self.step}w{self.warps}s{self.stages}"
-        return f"{cut}a{self.ahead}{spread}"
+        return cut + "+" * self.spread
+
+    @classmethod
+    def parse(cls, text: str) -> Tile:
+        """The reverse of `str`. Raises: ValueError."""
+        sizes, _, rest = text.rstrip("+").partition("w")
+        block_o, block_n, step = map(int, sizes.split("x"))
+        warps, stages = map(int, rest.split("s"))
+        return cls(
+            block_o=block_o,
+            block_n=block_n,
+            step=step,
+            warps=warps,
+            stages=stages,
+            spread=text.endswith("+"),
+        )
 
 
 def segments(shape: Shape) -> int:
@@ -132,15 +146,14 @@ def linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK: tl.constexpr,
     STEP: tl.constexpr,
-    AHEAD: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """One tile of one of COUNT products, or one segment of its sum.
 
     The first seven are tuples with one entry per product. sums [programs, BLOCK_O, BLOCK_N]
     float32 and arrivals [programs] int32 (zero before and after) are used where SPREAD. WHOLE: no K
-    has segments; EVEN: every segment is a multiple of STEP; HINT divides every K. STEP and AHEAD
-    change no bit: the sums run over K in the order of the tensor core instruction.
+    has segments; EVEN: every segment is a multiple of STEP; HINT divides every K. STEP changes no
+    bit: the sums run over K in the order of the tensor core instruction.
     """
     row_tiles = tl.cdiv(rows, BLOCK_N)
     pid = tl.program_id(0)
@@ -175,12 +188,7 @@ def linear_kernel(
     row_o = tl.minimum(at_o, width - 1).to(tl.int64)
     row_n = tl.minimum(at_n, rows - 1).to(tl.int64)
     length = tl.cdiv(tl.cdiv(inner, BLOCK), count) * BLOCK
-    if DEPENDENT:
-        gdc_launch_dependents()
-        if AHEAD > 0:
-            lines = tl.minimum(first * length + tl.arange(0, AHEAD) * BLOCK, inner - 1)
-            prefetch(weight + row_o[:, None] * inner + lines[None, :])
-        gdc_wait()
+    await_previous(DEPENDENT)
     left = weight + row_o[:, None] * inner + at_k[None, :]
     right = x + row_n[None, :] * inner + at_k[:, None]
     total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
@@ -237,7 +245,7 @@ class TritonLinear:
         tiles: Mapping[tuple[int, int, int], Tile] | None = None,
         dependent: bool | None = None,
     ) -> None:
-        """tiles: (sum of O, greatest K, bucket) -> Tile for 16-bit operands, over the default.
+        """tiles: (sum of O, greatest K, bucket) -> Tile for 16-bit operands, before the rule.
 
         dependent: launch as `launch_triton` says; by default where the device can.
         """
@@ -303,7 +311,6 @@ class TritonLinear:
             BLOCK_N=cut.block_n,
             BLOCK=BLOCK_K,
             STEP=cut.step,
-            AHEAD=cut.ahead,
             DEPENDENT=self._dependent,
             num_warps=cut.warps,
             num_stages=cut.stages,
@@ -313,6 +320,7 @@ class TritonLinear:
         return outs
 
     def describe(self) -> str:
-        """What fixes the bits: the rule's version and the chosen tiles."""
-        chosen = (f"{o}x{k}@{n}:{tile}" for (o, k, n), tile in sorted(self._tiles.items()))
-        return f"triton-linear-1 block {BLOCK_K} target {TARGET_PROGRAMS} " + " ".join(chosen)
+        """What fixes the bits, and the tiles, which should not."""
+        chosen = "".join(f"{o}x{k}@{n}:{tile}," for (o, k, n), tile in sorted(self._tiles.items()))
+        digest = hashlib.sha256(chosen.encode()).hexdigest()[:16]
+        return f"triton-linear-1 block {BLOCK_K} target {TARGET_PROGRAMS} tiles {digest}"

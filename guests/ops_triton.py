@@ -12,10 +12,11 @@ from typing import Protocol
 import torch
 import triton
 
-from statevisor.guests import linear_triton
+from statevisor.guests import launch_triton, linear_triton
 from statevisor.guests.launch_triton import can_depend
 from statevisor.guests.mixers import shift_triton, wkv7_triton
 from statevisor.guests.ops import Activation, Product, RaggedBatch
+from statevisor.guests.tiles import TILES
 from statevisor.hypervisor.errors import CapabilityMissing
 
 #: Heads of one program in the elementwise kernels, channels [v] of one in the recurrence.
@@ -67,7 +68,7 @@ class TritonOps:
         }
         self._environ = os.environ if environ is None else environ
         self.act = act
-        self._linear = linear or linear_triton.TritonLinear(device)
+        self._linear = linear or linear_triton.TritonLinear(device, TILES)
 
     def fingerprint(self) -> Mapping[str, str]:
         """What fixes the bits: versions, kernels, tiles, device and variables."""
@@ -76,7 +77,7 @@ class TritonOps:
             "act": str(self.act).removeprefix("torch."),
             "torch": torch.__version__,
             "triton": triton.__version__,
-            "kernels": _source_digest(linear_triton, shift_triton, wkv7_triton),
+            "kernels": _source_digest(launch_triton, linear_triton, shift_triton, wkv7_triton),
             "wkv": f"block {BLOCK_V} warps {WKV_WARPS}",
             "elementwise": f"heads {BLOCK_H} warps {ELEMENTWISE_WARPS}",
             "norm": f"warps {NORM_WARPS}",

@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -37,6 +37,7 @@ from statevisor.guests.linear_triton import Tile, TritonLinear, bucket, segment_
 from statevisor.guests.mixers.wkv7_triton import wkv7_kernel
 from statevisor.guests.ops import RaggedBatch
 from statevisor.guests.ops_triton import TritonOps
+from statevisor.guests.tiles import TILES
 from statevisor.hypervisor.plan import Row
 
 ACT = torch.bfloat16
@@ -68,36 +69,21 @@ GEOMETRIES = {
 }
 #: Row counts that stand for their bucket when tiles are chosen.
 TUNED = (1, 32, 64, 128, 256, 512, 1024)
-#: (block_o, block_n, warps) and (step, stages) worth trying, by bucket.
-CUTS: dict[int, tuple[tuple[tuple[int, int, int], tuple[tuple[int, int], ...]], ...]] = {
-    16: (((64, 16, 4), ((64, 5), (64, 8), (128, 4), (128, 5), (256, 3))),),
-    32: (
-        ((64, 16, 4), ((64, 5), (128, 4))),
-        ((64, 32, 4), ((64, 5), (128, 4))),
+#: Tiles worth trying, by bucket.
+CUTS: dict[int, tuple[str, ...]] = {
+    16: (
+        "64x16x64w4s5",
+        "64x16x64w4s8",
+        "64x16x128w4s4",
+        "64x16x128w4s5",
+        "64x16x256w4s3",
     ),
-    64: (
-        ((64, 32, 4), ((64, 5), (128, 4))),
-        ((64, 64, 4), ((64, 5), (128, 3))),
-    ),
-    128: (
-        ((64, 64, 4), ((64, 5), (128, 3))),
-        ((64, 128, 4), ((64, 4), (128, 3))),
-    ),
-    256: (
-        ((64, 64, 4), ((64, 5), (128, 3))),
-        ((64, 128, 4), ((64, 4), (128, 3))),
-        ((128, 128, 8), ((64, 4), (128, 3))),
-    ),
-    512: (
-        ((64, 128, 4), ((64, 4),)),
-        ((128, 128, 8), ((64, 4), (128, 3))),
-        ((128, 256, 8), ((64, 3),)),
-    ),
-    1024: (
-        ((64, 128, 4), ((64, 4),)),
-        ((128, 128, 8), ((64, 4), (128, 3))),
-        ((128, 256, 8), ((64, 3),)),
-    ),
+    32: ("64x16x64w4s5", "64x16x128w4s4", "64x32x64w4s5", "64x32x128w4s4"),
+    64: ("64x32x64w4s5", "64x32x128w4s4", "64x64x64w4s5", "64x64x128w4s3"),
+    128: ("64x64x64w4s5", "64x64x128w4s3", "64x128x64w4s4", "64x128x128w4s3"),
+    256: ("64x64x64w4s5", "64x64x128w4s3", "64x128x64w4s4", "128x128x64w8s4"),
+    512: ("64x64x64w4s5", "64x128x64w4s4", "128x128x64w8s4", "128x256x64w8s3"),
+    1024: ("64x64x64w4s5", "64x128x64w4s4", "128x128x64w8s4", "128x256x64w8s3"),
 }
 #: (channels [v], warps) of one program of the recurrence.
 WKV_CUTS = ((8, 1), (16, 1), (16, 2), (32, 1), (32, 2), (64, 2), (64, 4))
@@ -127,7 +113,7 @@ class Report:
     out: Path
     budget: float
     results: list[dict[str, Any]] = field(default_factory=list)
-    tiles: Tiles = field(default_factory=dict)
+    tiles: Tiles = field(default_factory=lambda: dict(TILES))
     begun: float = field(default_factory=time.monotonic)
 
     def left(self) -> float:
@@ -141,7 +127,7 @@ class Report:
     def write(self) -> None:
         card = torch.cuda.get_device_name(DEVICE)
         head = {"device": card, "torch": torch.__version__, "seconds": self.budget - self.left()}
-        tiles = [[*key, asdict(tile)] for key, tile in sorted(self.tiles.items())]
+        tiles = [[*key, str(tile)] for key, tile in sorted(self.tiles.items())]
         text = json.dumps({**head, "tiles": tiles, "results": self.results}, indent=1)
         self.out.write_text(text)
 
@@ -206,22 +192,15 @@ def copies(nbytes: int) -> int:
 def cuts(shapes: Shapes, rows: int) -> Iterator[Tile]:
     """Tiles worth trying for a launch."""
     whole = all(segments(shape) == 1 for shape in shapes)
-    for ((block_o, block_n, warps), turns), spread in product(CUTS[bucket(rows)], (True, False)):
-        for step, stages in turns:
-            tile = Tile(
-                block_o=block_o,
-                block_n=block_n,
-                warps=warps,
-                stages=stages,
-                step=step,
-                spread=spread,
-            )
-            programs = tile.programs(shapes, rows)
-            if (whole and spread) or (not whole and block_n == 256):
-                continue
-            if not whole and (programs > 256 if spread else programs < 90):
-                continue
-            yield tile
+    for text, spread in product(CUTS[bucket(rows)], ("+", "")):
+        tile = Tile.parse(text + spread)
+        programs = tile.programs(shapes, rows)
+        # With segments, a tile of 256 rows needs more registers than there are.
+        if (whole and spread) or (not whole and tile.block_n == 256):
+            continue
+        if not whole and (programs > 256 if spread else programs < 90):
+            continue
+        yield tile
 
 
 def gemm(report: Report, limits: Ceilings) -> None:
@@ -410,8 +389,8 @@ def steps(report: Report, limits: Ceilings) -> None:
         ops = TritonOps(DEVICE, ACT, TritonLinear(DEVICE, report.tiles))
         model = rwkv7.Rwkv7Model.build(config, tensors, ops, "F16")
         bank = Bank(model.layout, max(ROWS), DEVICE)
-        if report.tiles and name == "1.5B":
-            _tune_ahead(report, model, bank)
+        if name == "1.5B":
+            _compare_launches(report, model, bank)
             ops.admit(model.matrices())
             check_row_invariance(model)
             report.add(part="check", geometry=name, rows_do_not_depend_on_rows=True)
@@ -425,26 +404,15 @@ def steps(report: Report, limits: Ceilings) -> None:
         del bank, model, tensors
 
 
-def _tune_ahead(report: Report, model: Any, bank: Bank) -> None:
-    """Choose, for small buckets, how many weights a product asks for before its turn."""
-    for rows in (1, 32, 64, 128):
+def _compare_launches(report: Report, model: Any, bank: Bank) -> None:
+    """Whole steps with and without dependent launch of the products."""
+    for rows in (1, 32, 128):
         found = {}
-        for ahead in (0, 8, 32):
-            tiles = _with_ahead(report.tiles, bucket(rows), ahead)
-            model.ops._linear = TritonLinear(DEVICE, tiles)
-            found[ahead] = _step_us(model, bank, rows)
-        best = min(found, key=found.__getitem__)
-        report.tiles = _with_ahead(report.tiles, bucket(rows), best)
-        model.ops._linear = TritonLinear(DEVICE, report.tiles, dependent=False)
-        plain = _step_us(model, bank, rows)
-        report.add(part="ahead", rows=rows, us=found, not_dependent_us=plain)
+        for dependent in (True, False):
+            model.ops._linear = TritonLinear(DEVICE, report.tiles, dependent)
+            found[dependent] = _step_us(model, bank, rows)
+        report.add(part="launch", rows=rows, us=found[True], not_dependent_us=found[False])
     model.ops._linear = TritonLinear(DEVICE, report.tiles)
-
-
-def _with_ahead(tiles: Tiles, size: int, ahead: int) -> Tiles:
-    return {
-        key: replace(tile, ahead=ahead) if key[2] == size else tile for key, tile in tiles.items()
-    }
 
 
 def _steps(report: Report, limits: Ceilings, name: str, model: Any, bank: Bank) -> None:

@@ -29,26 +29,18 @@ LARGE = [(2048, 2048), (8192, 2048), (2048, 8192), (65536, 2048), (96, 2048), (2
 LARGE += [(64, 2048), (2048, 96), (2048, 256), (2048, 64), (4096, 4096)]
 SMALL = [(256, 256), (768, 256), (256, 768), (32, 256), (256, 16), (100, 72)]
 TILES = [
-    Tile(
-        block_o=block_o,
-        block_n=block_n,
-        warps=warps,
-        stages=stages,
-        step=step,
-        ahead=ahead,
-        spread=spread,
-    )
-    for (block_o, block_n, warps, step, stages, ahead), spread in product(
-        [
-            (64, 16, 4, 64, 5, 0),
-            (64, 16, 4, 128, 4, 16),
-            (64, 16, 4, 256, 3, 0),
-            (64, 32, 4, 64, 5, 8),
-            (64, 64, 4, 128, 3, 0),
-            (64, 128, 4, 64, 4, 0),
-            (128, 128, 8, 64, 4, 4),
-        ],
-        (False, True),
+    Tile.parse(cut + spread)
+    for cut, spread in product(
+        (
+            "64x16x64w4s5",
+            "64x16x128w4s4",
+            "64x16x256w4s3",
+            "64x32x64w4s5",
+            "64x64x128w4s3",
+            "64x128x64w4s4",
+            "128x128x64w8s4",
+        ),
+        ("", "+"),
     )
 ]
 

@@ -35,7 +35,7 @@ PRODUCT = {"xs": (ACT,) * 2, "weights": (ACT,) * 2, "outs": (ACT,) * 2}
 PRODUCT |= dict.fromkeys(("features", "inners", "parts", "codes"), ("i32",) * 2)
 PRODUCT |= {"sums": FLOAT, "arrivals": "*i32", "rows": "i32"}
 TILE = {"COUNT": 2, "WHOLE": False, "EVEN": True, "HINT": 16, "BLOCK_O": 64, "BLOCK_N": 16}
-TILE |= {"BLOCK": 64, "STEP": 128, "AHEAD": 8}
+TILE |= {"BLOCK": 64, "STEP": 128}
 
 #: name -> kernel, types of its arguments, constants, warps
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
