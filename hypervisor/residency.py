@@ -362,7 +362,8 @@ class Residency:
 
     async def store(self, row: bytes | bytearray, meta: ImageMeta) -> ImageRef:
         """Make one row durable; an image of the same digest is used again."""
-        known = await self._catalog.image(self._images.digest(memoryview(row), meta))
+        digest = await asyncio.to_thread(self._images.digest, memoryview(row), meta)
+        known = await self._catalog.image(digest)
         return known or await self._images.put(memoryview(row), meta)
 
     async def replace(self, actor: Actor, row: bytes) -> None:

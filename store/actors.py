@@ -103,11 +103,14 @@ def get(conn: Connection, key: str) -> Actor:
 
 
 def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) -> Actor:
-    """A living actor that passes a guard.
+    """A living actor, by its id alone, that passes a guard.
 
     Raises: ActorNotFound; Fenced, GenerationConflict; Conflict (a turn is open, and none may be).
     """
-    found = get(scope.conn, actor_id)
+    row = _BY_ID.first(scope.conn, {"key": actor_id})
+    if row is None:
+        raise ActorNotFound(f"there is no actor {actor_id!r}")
+    found = _actor(row)
     check_guard(found.record, guard)
     if idle and found.turn_id is not None:
         raise Conflict(f"{found.record.name} has an open turn: {found.turn_id}")

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection
 
+from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.ports import (
     ActorQuery,
     Guard,
@@ -133,6 +134,11 @@ class SqlCatalog:
             engine.dispose()
         if self._lock is not None:
             self._lock.release()
+
+    @property
+    def stopped(self) -> StatevisorError | None:
+        """Why nothing more is written, once the database has failed; reading may go on."""
+        return self._writer.stopped
 
     def use_builds(self, builds: Mapping[str, str]) -> None:
         """Take the build of each model for the versions made from now on."""

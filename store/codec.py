@@ -3,7 +3,8 @@
 The data section is the row itself, the families in layout order without gaps. The JSON header is
 padded with spaces, so that the tensors start on a 4 KiB boundary, and it is *canonical*: a file is
 accepted only if writing what it says gives its header again, bit for bit. So an image that was
-exported and imported keeps its digest, and nothing can hide in one.
+exported and imported keeps its digest, and nothing can hide in one. The header holds a checksum of
+itself and of the row: a file finds its own damage, wherever it has been.
 
 Files are untrusted. Reading raises ImageCorrupt (not an image, or damaged) or IncompatibleImage
 (another layout, other weights, another version of this format) and nothing else.
@@ -17,6 +18,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from xxhash import xxh3_128
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
 from statevisor.hypervisor.layout import DTYPE_BYTES, Fingerprints, Kind, Layout, StateFamily
@@ -35,15 +38,28 @@ MAX_POSITION: Final = 2**53
 
 _KINDS: Final[Mapping[str, Kind]] = {"fixed": "fixed", "ring": "ring", "paged": "paged"}
 _METADATA: Final = "__metadata__"  # reserved by safetensors: no tensor has this name
+_CHECK: Final = "check"
 _KEYS: Final = frozenset(
-    ("absorbed", "build", "image_version", "kinds", "layout", "pending", "position", "weights")
+    (
+        "absorbed",
+        "build",
+        _CHECK,
+        "image_version",
+        "kinds",
+        "layout",
+        "pending",
+        "position",
+        "weights",
+    )
 )
+_NO_CHECK: Final = "0" * 32  #: what stands for the checksum while it is worked out
+_HEX: Final = re.compile(r"[0-9a-f]{32}\Z")
 _NUMBER: Final = re.compile(r"(0|[1-9][0-9]{0,15})\Z")
 _FAMILY_NAME: Final = re.compile(r"[!-~]{1,128}\Z")
 _FINGERPRINT: Final = re.compile(rf"[ -~]{{1,{MAX_FINGERPRINT_BYTES}}}\Z")
 
 
-def encode_header(meta: ImageMeta) -> bytes:
+def encode_header(meta: ImageMeta, row: bytes | memoryview) -> bytes:
     """Everything of the file that stands before the row; a multiple of 4 KiB long.
 
     Raises: ValueError if the meta contradicts itself.
@@ -51,7 +67,10 @@ def encode_header(meta: ImageMeta) -> bytes:
     fault = _fault(meta)
     if fault is not None:
         raise ValueError(fault)
-    text = _header_text(meta)
+    return _padded(_header_text(meta, _checksum(meta, row)), meta)
+
+
+def _padded(text: bytes, meta: ImageMeta) -> bytes:
     padding = -(8 + len(text)) % ALIGN
     if len(text) + padding > MAX_HEADER_BYTES:
         raise ValueError(f"{len(meta.pending)} pending tokens do not fit in an image header")
@@ -68,13 +87,17 @@ def decode(file: bytes | memoryview, out: memoryview, expect: Fingerprints) -> I
     meta = read_header(view, len(view))
     check_fingerprints(meta, expect)
     check_room(meta, len(out))
-    out[:] = view[len(view) - len(out) :]
+    row = view[len(view) - len(out) :]
+    if _checksum(meta, row) != _stated_check(view):
+        raise ImageCorrupt("the checksum in the file's header is not that of its bytes")
+    out[:] = row
     return meta
 
 
 def read_header(head: memoryview, file_bytes: int) -> ImageMeta:
     """What the header of a file of `file_bytes` says; `head` holds at least the whole header.
 
+    The checksum is not compared: whoever has the row compares it, or a digest of the whole.
     Raises: ImageCorrupt, IncompatibleImage (a header of another version).
     """
     size = header_bytes(head)
@@ -90,7 +113,7 @@ def read_header(head: memoryview, file_bytes: int) -> ImageMeta:
         raise ImageCorrupt(
             f"{file_bytes - size} bytes of tensors where the header says {meta.layout.row_bytes}"
         )
-    if encode_header(meta) != bytes(head[:size]):
+    if _padded(_header_text(meta, _stated_check(head)), meta) != bytes(head[:size]):
         raise ImageCorrupt("the header is not in canonical form")
     return meta
 
@@ -124,12 +147,28 @@ def check_room(meta: ImageMeta, room: int) -> None:
         )
 
 
-def _header_text(meta: ImageMeta) -> bytes:
+def _checksum(meta: ImageMeta, row: bytes | memoryview) -> str:
+    """xxh3-128 of the header, with nothing in the place of the checksum, and of the row."""
+    check = xxh3_128(_header_text(meta, _NO_CHECK))
+    check.update(row)
+    return check.hexdigest()
+
+
+def _stated_check(head: memoryview) -> str:
+    """The checksum that a parsed header states. Raises: ImageCorrupt."""
+    check: str = _parse(bytes(head[8 : header_bytes(head)]))[_METADATA][_CHECK]
+    if not _HEX.match(check):
+        raise ImageCorrupt(f"{check[:40]!r} is not a checksum")
+    return check
+
+
+def _header_text(meta: ImageMeta, check: str) -> bytes:
     prints = meta.fingerprints
     header: dict[str, Any] = {
         _METADATA: {
             "absorbed": str(meta.absorbed),
             "build": prints.build,
+            _CHECK: check,
             "image_version": str(IMAGE_VERSION),
             "kinds": ",".join(family.kind for family in meta.layout.families),
             "layout": prints.layout,

@@ -32,6 +32,7 @@ _PRAGMAS = (
     "foreign_keys=ON",
     "busy_timeout=5000",
     "cache_size=-32768",
+    "journal_size_limit=67108864",
 )
 READERS = 4  #: connections that read at the same time
 

@@ -228,4 +228,4 @@ def _image_parts(row: memoryview, meta: ImageMeta) -> list[memoryview]:
     row = row.cast("B")
     if len(row) != meta.layout.row_bytes:
         raise ValueError(f"a row of {len(row)} bytes, the layout has {meta.layout.row_bytes}")
-    return [memoryview(codec.encode_header(meta)), row]
+    return [memoryview(codec.encode_header(meta, row)), row]

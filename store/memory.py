@@ -126,7 +126,7 @@ class MemoryCatalog:
     async def versions(
         self, actor_id: str, after: int | None, limit: int
     ) -> tuple[tuple[VersionRecord, ...], bool]:
-        self._live(actor_id)
+        self._living(actor_id)
         found = [
             one
             for one in self._history.versions
@@ -357,7 +357,7 @@ class MemoryCatalog:
         self, turn: TurnRecord, prompt: Sequence[int], *, guard: Guard
     ) -> ActorRecord:
         self._check_once(guard.once, turn=True)
-        actor = self._live(turn.actor_id)
+        actor = self._living(turn.actor_id)
         check_guard(actor.record, guard)
         if actor.turn is not None:
             raise Conflict(f"{actor.record.name} has an open turn: {actor.turn}")
@@ -532,11 +532,14 @@ class MemoryCatalog:
         return self._incarnation
 
     # -- rows ------------------------------------------------------------------------------------
-    def _live(self, key: str) -> _Actor:
-        actor = self._actors.get(key) or self._actors.get(self._names.get(key, ""))
+    def _living(self, actor_id: str) -> _Actor:
+        actor = self._actors.get(actor_id)
         if actor is None or actor.deleted:
-            raise ActorNotFound(f"there is no actor {key!r}")
+            raise ActorNotFound(f"there is no actor {actor_id!r}")
         return actor
+
+    def _live(self, key: str) -> _Actor:
+        return self._living(self._names.get(key, key) if key not in self._actors else key)
 
     def _shown(self, actor: _Actor) -> ActorRecord:
         turn = self._turns.get(actor.turn or "")
@@ -635,7 +638,7 @@ class MemoryCatalog:
     # -- steps of a change -----------------------------------------------------------------------
     def _guarded(self, actor_id: str, guard: Guard, *, idle: bool = False) -> _Actor:
         self._check_once(guard.once)
-        actor = self._live(actor_id)
+        actor = self._living(actor_id)
         check_guard(actor.record, guard)
         if idle and actor.turn is not None:
             raise Conflict(f"{actor.record.name} has an open turn: {actor.turn}")

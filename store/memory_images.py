@@ -1,4 +1,4 @@
-"""The Images port in memory, with the standard library only: the twin of `SlabImages` for tests."""
+"""The Images port in memory: the twin of `SlabImages` for tests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _file(row: memoryview, meta: ImageMeta) -> bytes:
     row = row.cast("B")
     if len(row) != meta.layout.row_bytes:
         raise ValueError(f"a row of {len(row)} bytes, the layout has {meta.layout.row_bytes}")
-    return codec.encode_header(meta) + bytes(row)
+    return codec.encode_header(meta, row) + bytes(row)
 
 
 def _digest(file: bytes) -> str:

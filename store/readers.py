@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -45,10 +45,18 @@ class Readers:
         self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         with translated():
-            conn = self._engine.connect() if self._idle.empty() else self._idle.get()
-            begin(conn, write=False)
+            conn = self._connection()
             try:
-                return read(conn, *args, **kwargs)
+                begin(conn, write=False)
+                try:
+                    return read(conn, *args, **kwargs)
+                finally:
+                    finish(conn, commit=False)
             finally:
-                finish(conn, commit=False)
                 self._idle.put(conn)
+
+    def _connection(self) -> Connection:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return self._engine.connect()

@@ -42,7 +42,7 @@ class Tails:
         self._open: dict[str, Tail] = {}
         self._undo: list[Callable[[], object]] = []
         self._touched: list[Tail] = []
-        self._shown: dict[str, Tail] = {}
+        self._shown: dict[int, Tail] = {}  # by segment: one turn is open on it at most
         self._ends: dict[str, int] = {}
         self.last_group = 0  #: id of the newest journal row
 
@@ -138,10 +138,10 @@ class Tails:
         for tail in self._touched:
             if self._open.get(tail.turn_id) is tail:
                 tail.visible = len(tail.tokens)
-                self._shown[tail.turn_id] = tail
-                self._ends[tail.turn_id] = tail.end
-            elif self._shown.get(tail.turn_id) is tail:
-                del self._shown[tail.turn_id], self._ends[tail.turn_id]
+                self._shown[tail.segment] = tail
+                self._ends[tail.turn_id] = tail.start + tail.visible
+            elif self._shown.get(tail.segment) is tail:
+                del self._shown[tail.segment], self._ends[tail.turn_id]
         self._touched.clear()
         self._undo.clear()
 
@@ -152,10 +152,8 @@ class Tails:
 
     def seen(self, segment: int) -> tuple[int, array[int]] | None:
         """The committed tokens of the turn open on a segment and where they begin; a copy."""
-        for tail in self._shown.values():
-            if tail.segment == segment:
-                return tail.start, tail.tokens[: tail.visible]
-        return None
+        tail = self._shown.get(segment)
+        return None if tail is None else (tail.start, tail.tokens[: tail.visible])
 
 
 def _restore(before: Sequence[tuple[Tail, int, int, int]]) -> None:

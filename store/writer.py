@@ -30,8 +30,9 @@ from statevisor.store.prepared import execute
 
 _log = logging.getLogger(__name__)
 
-#: Operations that one group takes; the rest waits for the next.
-GROUP = 1024
+#: Operations that one group takes, so that none waits long for those before it; the rest is the
+#: next group's.
+GROUP = 64
 
 ScopeT = TypeVar("ScopeT")
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class Writer(Generic[ScopeT]):
         self._scope = scope
         self._memory = memory
         self._jobs: deque[_Job] = deque()
+        self._group: list[_Job] = []  # what is being committed
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-writer")
         self._conn: Connection | None = None
@@ -93,11 +95,13 @@ class Writer(Generic[ScopeT]):
         """Finish what has gathered, then let the connection go."""
         self._closing = True
         self._wake.set()
-        if self._task is not None:
-            await self._task
-        if self._conn is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._conn.close)
-        self._thread.shutdown()
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            if self._conn is not None:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._conn.close)
+            self._thread.shutdown()
 
     async def submit(self, op: Callable[[ScopeT], T]) -> T:
         """Run an operation in the next group and return its result once that is committed.
@@ -105,7 +109,7 @@ class Writer(Generic[ScopeT]):
         Raises: what the operation raised; Unavailable (the group could not be committed).
         """
         if self.stopped is not None:
-            raise self.stopped
+            raise self.stopped.with_traceback(None)
         if self._closing:
             raise Unavailable("the catalog is closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -114,22 +118,31 @@ class Writer(Generic[ScopeT]):
         return await future
 
     async def _run(self) -> None:
+        try:
+            await self._groups()
+        except BaseException as error:
+            # Nobody may wait for an answer that will not come.
+            self.stopped = StatevisorError(f"the catalog's writer ended: {error!r}")
+            self._fail(self.stopped)
+            raise
+
+    async def _groups(self) -> None:
         loop = asyncio.get_running_loop()
         while self._jobs or not self._closing:
             if not self._jobs:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            group = [self._jobs.popleft() for _ in range(min(GROUP, len(self._jobs)))]
-            group = [job for job in group if not job.future.cancelled()]
-            if not group:
+            taken = [self._jobs.popleft() for _ in range(min(GROUP, len(self._jobs)))]
+            self._group = [job for job in taken if not job.future.cancelled()]
+            if not self._group:
                 continue
-            failure = await loop.run_in_executor(self._thread, self._commit, group)
-            if failure is None:
-                self._memory.publish()
-            else:
-                self._fail(group, failure)
-            for job in group:
+            failure = await loop.run_in_executor(self._thread, self._commit, self._group)
+            if failure is not None:
+                self._fail(failure)
+                continue
+            self._memory.publish()
+            for job in self._group:
                 _resolve(job)
 
     def _commit(self, group: list[_Job]) -> Exception | None:
@@ -179,16 +192,18 @@ class Writer(Generic[ScopeT]):
             finish(conn, commit=False)
         self._memory.undo(0)
 
-    def _fail(self, group: list[_Job], failure: Exception) -> None:
+    def _fail(self, failure: Exception) -> None:
+        """Tell the group why it failed; if the writer has stopped, all who wait as well."""
         if self.stopped is not None:
-            group += self._jobs
+            self._group += self._jobs
             self._jobs.clear()
-        for job in group:
+        for job in self._group:
             job.error = failure
+            _resolve(job)
 
 
 def _resolve(job: _Job) -> None:
-    if job.future.cancelled():
+    if job.future.done():  # the caller was cancelled
         return
     if job.error is not None:
         job.future.set_exception(job.error)

