@@ -58,15 +58,11 @@ def open_gate_early() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
 
-    def resolve(job: Any) -> None:
-        if not job.future.done():
-            job.future.set_result(job.result)
-
     def tell_then_finish(conn: Connection, *, commit: bool) -> None:
         if commit and running:
             loop, group = running.pop()
             for job in group:
-                loop.call_soon_threadsafe(resolve, job)
+                loop.call_soon_threadsafe(writer._resolve, job)
             asyncio.run_coroutine_threadsafe(let_callers_act(), loop).result()
         finish(conn, commit=commit)
 
@@ -76,7 +72,6 @@ def open_gate_early() -> None:
 
     writer.Writer._commit = remember_group  # type: ignore[method-assign]
     writer.finish = tell_then_finish
-    writer._resolve = resolve
 
 
 class Life:

@@ -25,8 +25,8 @@ from catalog_worker import token
 pytestmark = pytest.mark.crash
 
 ROUNDS = int(os.environ.get("STATEVISOR_CRASH_ROUNDS", "10"))
-#: More than the statements of one whole life.
-STATEMENTS = 700
+#: About as many as one whole life has.
+STATEMENTS = 440
 
 Live = Callable[..., int]
 
@@ -137,8 +137,8 @@ async def test_nothing_acknowledged_is_lost(live, tmp_path):
 
 async def test_every_statement_of_a_turn(live, tmp_path):
     """Each life is ended one statement after the one before, from its first turn on."""
-    for at in range(60, 60 + 4 * ROUNDS, 2):
-        assert live(tmp_path, at, after=at % 4 == 0) == -signal.SIGKILL
+    for at in range(60, min(60 + 2 * ROUNDS, STATEMENTS)):
+        assert live(tmp_path, at, after=at % 2 == 0) == -signal.SIGKILL
     assert await losses(tmp_path) == []
 
 
