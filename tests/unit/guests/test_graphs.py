@@ -3,8 +3,16 @@
 import pytest
 import torch
 
-from statevisor.guests.graphs import BUCKETS, DecodeRows, GraphedForward, fitting_buckets
+from statevisor.guests.batch import pack
+from statevisor.guests.graphs import (
+    BUCKETS,
+    DecodeRows,
+    GraphedForward,
+    _prompt,
+    fitting_buckets,
+)
 from statevisor.guests.ops import RaggedBatch
+from statevisor.hypervisor.plan import Row
 
 CPU = torch.device("cpu")
 
@@ -53,3 +61,11 @@ def test_without_a_graph_every_batch_takes_the_eager_step():
     batch = decode_batch([3, 4], [1, 2])
     assert forward(batch).tolist() == [[3], [4]]
     assert fed == [batch]
+
+
+def test_the_prompt_fed_at_start_is_one_padding_row():
+    wanted = pack([Row(slot=0, tokens=(0,) * 5)], CPU)
+    prompt = _prompt(5, CPU)
+    for name in ("tokens", "slots", "starts", "rows", "firsts", "lasts"):
+        assert torch.equal(getattr(prompt, name), getattr(wanted, name)), name
+    assert prompt.longest == wanted.longest
