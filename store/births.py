@@ -17,7 +17,6 @@ from statevisor.store import (
     segments,
     versions,
 )
-from statevisor.store.guards import result_of
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
 
@@ -30,7 +29,7 @@ def create(scope: Scope, new: NewActor, prompt: Sequence[int], once: Once | None
     runs.insert_run(scope.conn, segment.record.id, 0, "prompt", prompt)
     _version(scope, new, 0, segment, len(prompt), Op.CREATE, (), scope.builds.get(new.model))
     made = actors.get(scope.conn, new.id).record
-    operations.store(scope, once, result_of(actor=made))
+    operations.keep(scope, once, actor=made)
     return made
 
 
@@ -49,9 +48,8 @@ def fork(
     operations.check(scope, once)
     here = origins.home(scope, origin)
     parent = origins.parent(scope, origin, here)
-    made = versions.made(scope.conn, parent)
     source = actors.heritage(scope.conn, here.record.actor_id)
-    drift = made.drift or source.drift
+    drift = parent.drift or source.drift
     for new in children:
         segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=here)
         actors.add(
@@ -61,11 +59,11 @@ def fork(
             position=origin.position + len(prompt),
             base=source.base,
             next_seq=2 if prompt else 1,
-            parent=parent,
+            parent=parent.id,
             drift=drift,
         )
         first = _version(
-            scope, new, 0, segment, origin.position, Op.FORK, (parent,), made.build, drift
+            scope, new, 0, segment, origin.position, Op.FORK, (parent.id,), parent.build, drift
         )
         if prompt:
             end = origin.position + len(prompt)
@@ -73,7 +71,7 @@ def fork(
             build = scope.builds.get(new.model)
             _version(scope, new, 1, segment, end, Op.TURN, (first,), build, drift)
     records = actors.records(scope.conn, [new.id for new in children])
-    operations.store(scope, once, result_of(actors=records))
+    operations.keep(scope, once, actors=records)
     return records
 
 
@@ -102,7 +100,7 @@ def import_image(
     number = _version(scope, new, 0, segment, meta.position, Op.IMPORT, (), image.build)
     making.explain(scope, number, segment.record.id, Provenance(agent=agent))
     made = actors.get(scope.conn, new.id).record, versions.one(scope.conn, number)
-    operations.store(scope, once, result_of(actor=made[0], version=made[1]))
+    operations.keep(scope, once, actor=made[0], version=made[1])
     return made
 
 

@@ -10,7 +10,6 @@ from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import actors, checkpoints, making, operations, origins, segments, versions
 from statevisor.store.actors import Actor
-from statevisor.store.guards import result_of
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
 
@@ -47,7 +46,7 @@ def snapshot(
     if tag is not None:
         making.set_tag(scope, tag, number)
     made = versions.one(scope.conn, number)
-    operations.store(scope, guard.once, result_of(version=made))
+    operations.keep(scope, guard.once, version=made)
     return made
 
 
@@ -96,16 +95,15 @@ def rollback(
     here = origins.home(scope, origin)
     parent = origins.parent(scope, origin, here)
     actor = actors.get(scope.conn, actor_id)  # an anchor may have taken a seq of this very actor
-    made = versions.made(scope.conn, parent)
     segment = segments.insert_segment(scope.conn, actor_id, origin.position, parent=here)
     actor, number = _move(
         scope,
         actor,
         Op.ROLLBACK,
         segment,
-        parents=(parent,),
-        build=made.build,
-        drift=actor.record.drift or made.drift,
+        parents=(parent.id,),
+        build=parent.build,
+        drift=actor.record.drift or parent.drift,
         base=actors.heritage(scope.conn, here.record.actor_id).base,
         quarantine=None,
         seed=actor.record.seed if seed is None else seed,
@@ -157,5 +155,5 @@ def _done(
     scope: Scope, actor: Actor, number: int, guard: Guard
 ) -> tuple[ActorRecord, VersionRecord]:
     made = actor.record, versions.one(scope.conn, number)
-    operations.store(scope, guard.once, result_of(actor=made[0], version=made[1]))
+    operations.keep(scope, guard.once, actor=made[0], version=made[1])
     return made

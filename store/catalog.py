@@ -52,7 +52,7 @@ from statevisor.store import (
     versions,
 )
 from statevisor.store.db import READERS, FolderLock, migrate, open_engine
-from statevisor.store.guards import check_incarnation, result_of
+from statevisor.store.guards import check_incarnation
 from statevisor.store.readers import Readers
 from statevisor.store.scope import Scope
 from statevisor.store.tails import Tails
@@ -302,7 +302,7 @@ class SqlCatalog:
             actor = actors.guarded(scope, actor_id, guard, idle=True)
             making.drop_tags(scope.conn, actor_id)
             actors.bury(scope, actor)
-            operations.store(scope, guard.once, {})
+            operations.keep(scope, guard.once)
 
         await self._writer.submit(bury)
 
@@ -395,7 +395,7 @@ class SqlCatalog:
             if "name" in columns:  # its parent may have had that name, deleted
                 actor = actors.get(scope.conn, actor_id)
             made = actor.shown(scope.tails.all_ends())
-            operations.store(scope, guard.once, result_of(actor=made))
+            operations.keep(scope, guard.once, actor=made)
             return made
 
         return await self._writer.submit(change)

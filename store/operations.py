@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, select, update
 
 from statevisor.hypervisor.ports import Once
 from statevisor.hypervisor.records import OperationRecord
-from statevisor.store.guards import check_key
+from statevisor.store.guards import check_key, result_of
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import operation, turn
@@ -64,16 +64,16 @@ def check_turn(scope: Scope, once: Once | None) -> None:
     check_key(known, once, resumable=broken)
 
 
+def keep(scope: Scope, once: Once | None, **records: Any) -> None:
+    """Keep a key with the records its operation returned, if there is a key: see `result_of`."""
+    if once is not None:
+        store(scope, once, result_of(**records))
+
+
 def store(
-    scope: Scope,
-    once: Once | None,
-    result: Mapping[str, Any] | None,
-    *,
-    turn_id: str | None = None,
+    scope: Scope, once: Once, result: Mapping[str, Any] | None, *, turn_id: str | None = None
 ) -> None:
     """Keep a key with its result, or with the turn that will give it; drops what has expired."""
-    if once is None:
-        return
     _EXPIRE.run(scope.conn, {"oldest": scope.now_us - scope.keep_keys_us})
     _DROP.run(scope.conn, {"at": once.key})
     _INSERT.run(

@@ -8,6 +8,7 @@ from statevisor.hypervisor.vocab import Op
 from statevisor.store import actors, making, runs, segments, versions
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
+from statevisor.store.versions import Made
 
 
 def home(scope: Scope, origin: Origin) -> Segment:
@@ -18,22 +19,22 @@ def home(scope: Scope, origin: Origin) -> Segment:
     return here
 
 
-def parent(scope: Scope, origin: Origin, here: Segment) -> int:
+def parent(scope: Scope, origin: Origin, here: Segment) -> Made:
     """The version that a new segment begins at; a hidden anchor is made if there is none.
 
     Raises: VersionNotFound, if the named version is not at that place.
     """
     conn, position = scope.conn, origin.position
     if origin.handle is not None:
-        named = versions.resolve(conn, origin.handle)
-        if versions.place(conn, named) != (here.place_of(position), position):
+        named = versions.made(conn, versions.resolve(conn, origin.handle))
+        if (named.place, named.position) != (here.place_of(position), position):
             raise VersionNotFound(f"{origin.handle} is not at position {position}")
         return named
     for hidden in (False, True):
         found = versions.at(conn, here, position, hidden=hidden)
         if found is not None:
-            return found
-    return _anchor(scope, here, position)
+            return versions.made(conn, found)
+    return versions.made(conn, _anchor(scope, here, position))
 
 
 def before(scope: Scope, here: Segment, position: int) -> tuple[int, ...]:

@@ -96,7 +96,8 @@ def begin(scope: Scope, new: TurnRecord, prompt: Sequence[int], guard: Guard) ->
         )
     )
     actor = actors.change(scope, actor, position=position, turn_id=new.id)
-    operations.store(scope, guard.once, None, turn_id=new.id)
+    if guard.once is not None:
+        operations.store(scope, guard.once, None, turn_id=new.id)
     return actor.record
 
 

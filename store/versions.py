@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, func, select
 
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import VersionRecord
@@ -60,14 +60,14 @@ _PARENTS = PreparedIn(
 )
 _TAGS = PreparedIn(lambda keys: select(tag.c.version, tag.c.name).where(tag.c.version.in_(keys)))
 _BY_TAG = Prepared(select(tag.c.version).where(tag.c.name == bindparam("key")))
-_OWN = select(version.c.id).where(version.c.seq == bindparam("seq"))
-_BY_ACTOR_ID = Prepared(_OWN.where(version.c.actor_id == bindparam("key")))
-_BY_ACTOR_NAME = Prepared(
-    _OWN.join(actor, actor.c.id == version.c.actor_id).where(
-        actor.c.name == bindparam("key"), actor.c.deleted_us.is_(None)
+_named = select(actor.c.id).where(actor.c.name == bindparam("key"), actor.c.deleted_us.is_(None))
+_of_id = select(actor.c.id).where(actor.c.id == bindparam("key"))
+_BY_HANDLE = Prepared(
+    select(version.c.id).where(
+        version.c.actor_id == func.coalesce(_of_id.scalar_subquery(), _named.scalar_subquery()),
+        version.c.seq == bindparam("seq"),
     )
 )
-_IS_ACTOR = Prepared(select(actor.c.id).where(actor.c.id == bindparam("key")))
 _PAGE = Prepared(
     select(version.c.id)
     .where(
@@ -101,9 +101,10 @@ _AT = Prepared(
     .order_by(version.c.id.desc())
     .limit(1)
 )
-_MADE = Prepared(select(version.c.build, version.c.drift).where(version.c.id == bindparam("key")))
-_PLACE = Prepared(
-    select(version.c.place, version.c.position).where(version.c.id == bindparam("key"))
+_MADE = Prepared(
+    select(
+        version.c.id, version.c.place, version.c.position, version.c.build, version.c.drift
+    ).where(version.c.id == bindparam("key"))
 )
 
 
@@ -111,6 +112,9 @@ _PLACE = Prepared(
 class Made:
     """What a version hands on to those that begin at it."""
 
+    id: int
+    place: int  #: the segment under which its image is kept
+    position: int
     build: str | None
     drift: bool
 
@@ -141,9 +145,7 @@ def resolve(conn: Connection, handle: str) -> int:
     if parsed is None:
         found = _BY_TAG.scalar(conn, {"key": handle})
     else:
-        known = _IS_ACTOR.scalar(conn, {"key": parsed.name}) is not None
-        query = _BY_ACTOR_ID if known else _BY_ACTOR_NAME
-        found = query.scalar(conn, {"key": parsed.name, "seq": parsed.seq})
+        found = _BY_HANDLE.scalar(conn, {"key": parsed.name, "seq": parsed.seq})
     if found is None:
         raise VersionNotFound(f"there is no version {handle!r}")
     return int(found)
@@ -191,13 +193,7 @@ def maker(conn: Connection, segment: int, position: int) -> int | None:
 def made(conn: Connection, number: int) -> Made:
     """What a version hands on."""
     row = _MADE.one(conn, {"key": number})
-    return Made(row.build, row.drift)
-
-
-def place(conn: Connection, number: int) -> tuple[int, int]:
-    """The segment and position under which a version's image is kept."""
-    row = _PLACE.one(conn, {"key": number})
-    return row.place, row.position
+    return Made(*row)
 
 
 def _record(row: Any, parents: Iterable[str], tags: Iterable[str]) -> VersionRecord:
