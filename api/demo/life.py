@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from threading import Event
 from typing import Any
@@ -21,6 +23,7 @@ ASKED: dict[str, Any] = {"max_tokens": 48}
 #: Settings under which every answer is drawn, not only picked.
 DRAWN: dict[str, Any] = {"temperature": 0.8, "ignore_eos": True}
 _NEIGHBOURS = 7
+_DREAM = 32  #: tokens of a dream
 
 
 class Life:
@@ -43,7 +46,9 @@ class Life:
     def ask(self, text: str, *, first: bool = False) -> tuple[Answer, Answer]:
         """Ask Alice and her twin the same."""
         asked = story.question(text, first)
-        mine, hers = self.alice.answer(asked, **ASKED), self.twin.answer(asked, **ASKED)
+        mine, hers = together(
+            lambda: self.alice.answer(asked, **ASKED), lambda: self.twin.answer(asked, **ASKED)
+        )
         self.screen.spoke("alice", text, mine.text)
         return mine, hers
 
@@ -86,16 +91,16 @@ class Life:
         """Let one copy of Alice dream alone, another among neighbours."""
         self.screen.act("Alice dreams, alone and in a crowd.")
         lone, packed = self.alice.fork(["lone", "packed"], seeds=[SEED, SEED])
-        quiet = lone.answer(max_tokens=48, **DRAWN)
+        quiet = lone.answer(max_tokens=_DREAM, **DRAWN)
         others = self.alice.fork([f"neighbour-{n}" for n in range(_NEIGHBOURS)])
         before = totals(self.client.text("/metrics"))
-        loud = _among(others, lambda: packed.answer(max_tokens=48, **DRAWN))
+        loud = _among(others, lambda: packed.answer(max_tokens=_DREAM, **DRAWN))
         after = totals(self.client.text("/metrics"))
         rows = _mean_rows(before, after)
         self.screen.spoke("alice, dreaming", "", quiet.text)
         self.decide(
             "batch_invariance",
-            f"48 drawn tokens, {rows:.1f} rows a step with neighbours",
+            f"{_DREAM} drawn tokens, {rows:.1f} rows a step with neighbours",
             equal_answer=quiet.same(loud),
             equal_state=lone.digest() == packed.digest(),
             neighbours_in_the_batch=rows > 2,
@@ -114,15 +119,16 @@ class Life:
         names = [twist.name for twist in story.TWISTS]
         with self.report.timed("fork_8"):
             self.children = self.alice.fork(names, at=self.snapshot)
+        pairs = list(zip(self.children, story.TWISTS, strict=True))
         born = {child.digest() for child in self.children}
-        with self.report.timed("eight_endings"), ThreadPoolExecutor(len(names)) as pool:
-            endings = list(pool.map(_live, self.children, story.TWISTS))
+        with self.report.timed("eight_endings"):
+            endings = together(*(partial(_live, *pair) for pair in pairs))
         for twist, ending in zip(story.TWISTS, endings, strict=True):
             asked = f"{twist.told} {twist.asked or '…'}".strip()
             self.screen.spoke(twist.name, asked, ending.text)
         mine, hers = self.ask(story.WHAT_FOUND)
         self.after_snapshot, self.digest_after = mine, self.alice.digest()
-        alone = [self._lives_alone(told, index) for index in (0, len(names) - 1)]
+        alone = [self._lives_alone(told, *pairs[index]) for index in (0, -1)]
         different = len({ending.token_ids for ending in endings})
         self.decide(
             "fork_isolation",
@@ -134,11 +140,10 @@ class Life:
             same_ending_alone=alone[0].same(endings[0]) and alone[1].same(endings[-1]),
         )
 
-    def _lives_alone(self, told: tuple[int, ...], index: int) -> Answer:
+    def _lives_alone(self, told: tuple[int, ...], child: Person, twist: story.Twist) -> Answer:
         """One child's life again, by an actor that shares nothing with anybody."""
-        seed = self.children[index].info()["seed"]
-        hermit = Person.reading(self.client, "hermit", told, seed)
-        ending = _live(hermit, story.TWISTS[index])
+        hermit = Person.reading(self.client, "hermit", told, child.info()["seed"])
+        ending = _live(hermit, twist)
         hermit.remove()
         return ending
 
@@ -148,7 +153,9 @@ class Life:
         clear, dull = self.alice.fork(["clear", "dull"], at=self.snapshot)
         asked = story.question(story.WHAT_FOUND)
         version = dull.mutate("zero")
-        remembered, forgotten = clear.answer(asked, **ASKED), dull.answer(asked, **ASKED)
+        remembered, forgotten = together(
+            lambda: clear.answer(asked, **ASKED), lambda: dull.answer(asked, **ASKED)
+        )
         self.screen.spoke("clear", story.WHAT_FOUND, remembered.text)
         self.screen.spoke("dull", story.WHAT_FOUND, forgotten.text)
         found = self.client.post(path("versions", version, "verify"))
@@ -168,7 +175,10 @@ class Life:
     def sleep(self) -> None:
         """Send Alice to host memory, then to disk; her twin stays awake."""
         self.screen.act("Alice sleeps, first in host memory, then on disk. Her twin stays awake.")
-        for tier, text in (("host", story.WHERE), ("nvme", story.WHO_HAS)):
+        plan = (("host", story.WHERE), ("nvme", story.WHO_HAS))
+        for (tier, text), evening in zip(plan, story.EVENINGS, strict=True):
+            self.alice.append(evening)
+            self.twin.append(evening)
             with self.report.timed(f"hibernate_{tier}"):
                 asleep = self.alice.hibernate(tier)
             with self.report.timed(f"resume_{tier}"):
@@ -188,10 +198,16 @@ def _live(child: Person, twist: story.Twist) -> Answer:
     """One child's ending."""
     if twist.asked:
         return child.answer(story.prompt(twist), **ASKED)
-    return child.answer(story.prompt(twist), max_tokens=48, **DRAWN)
+    return child.answer(story.prompt(twist), max_tokens=_DREAM, **DRAWN)
 
 
-def _among(neighbours: list[Person], act: Any) -> Answer:
+def together(*acts: Callable[[], Answer]) -> list[Answer]:
+    """Run the acts at the same time, one thread each."""
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return [begun.result() for begun in [pool.submit(act) for act in acts]]
+
+
+def _among(neighbours: list[Person], act: Callable[[], Answer]) -> Answer:
     """Run `act` while every neighbour is in the middle of a long dream."""
     begun = [Event() for _ in neighbours]
     leave = Event()
@@ -214,7 +230,7 @@ def _among(neighbours: list[Person], act: Any) -> Answer:
         try:
             for talking in begun:
                 talking.wait()
-            answer: Answer = act()
+            answer = act()
         finally:
             leave.set()
         for one in dreams:

@@ -22,7 +22,8 @@ WHO_FOUND = "Who found the silver hat?"
 WHAT_FOUND = "What did Mia find?"
 WHERE = "Where did Finn find the silver hat?"
 WHO_HAS = "Who has the silver hat?"
-WHO_GAVE = "Who gave the silver hat to Mia?"
+#: Told before each sleep, so that there is something new to be kept.
+EVENINGS = ("\nTime went by.", "\nIt was getting dark.")
 
 
 class Twist(NamedTuple):
@@ -37,7 +38,7 @@ TWISTS = (
     Twist("gift", "Mia gave the silver hat to Nora.", "Who has the silver hat?"),
     Twist("loss", "Mia lost the silver hat in the forest.", "Where is the silver hat?"),
     Twist("paint", "Mia painted the hat blue.", "What colour is the hat?"),
-    Twist("lamp", "Leo got the red lamp from Mia.", "Who has the red lamp?"),
+    Twist("lamp", "Mia gave the red lamp to Leo.", "Who has the red lamp?"),
     Twist("walk", "Mia went to the harbour.", "Where is Mia?"),
     Twist("same", "", "Who has the silver hat?"),
     Twist("dream-1", "", None),
