@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
-from statevisor.api.cli.client import Client, path
+from statevisor.api.cli.client import Client, fields, path
 from statevisor.api.cli.remote import DEFAULT_URL
 from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.vocab import Rng
 
 
-def _names(incomplete: str) -> list[str]:
+def names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of actors for the shell; none if no server answers at once."""
-    environment = os.environ
+    given = {**context.find_root().params, **fields(**context.params)}
     try:
-        client = Client(
-            environment.get("STATEVISOR_URL", DEFAULT_URL),
-            environment.get("STATEVISOR_TOKEN"),
-            timeout_s=1.0,
-        )
+        client = Client(given.get("url") or DEFAULT_URL, given.get("token"), timeout_s=1.0)
         actors = client.get(path("actors"), {"limit": 200})["data"]
     except StatevisorError:
         return []
@@ -29,7 +24,7 @@ def _names(incomplete: str) -> list[str]:
 
 
 ActorName = Annotated[
-    str, typer.Argument(metavar="ACTOR", help="Name or id of an actor.", autocompletion=_names)
+    str, typer.Argument(metavar="ACTOR", help="Name or id of an actor.", autocompletion=names)
 ]
 VersionName = Annotated[
     str, typer.Argument(metavar="VERSION", help="A handle like alice@3, or a tag.")

@@ -122,7 +122,7 @@ def chat(
     temperature: Annotated[float | None, typer.Option("--temperature", "-t")] = None,
     top_p: Annotated[float | None, typer.Option("--top-p")] = None,
 ) -> None:
-    """Talk to an actor; /help lists what else can be typed."""
+    """Talk to an actor; /help lists what else can be typed. Ctrl-C cuts an answer short."""
     with suppress(ImportError):
         import readline  # noqa: F401  (arrow keys and history for input())
     name = _open(remote, actor)
@@ -141,6 +141,8 @@ def chat(
                     return
             elif line:
                 talk.say(line)
+        except KeyboardInterrupt:
+            typer.echo(" (cancelled)")  # the server sees that nobody listens, and ends the turn
         except Unavailable:
             raise
         except StatevisorError as error:

@@ -40,7 +40,7 @@ def build(first: str | None = None) -> typer.Typer:
         epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 conflict, 5 unavailable.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_defaults)
+    app.callback()(_defaults)  # with it, one command alone still has a name
     own = [part for part, names in PARTS.items() if first in names]
     for part in own or PARTS:
         import_module(f"statevisor.api.cli.{part}").register(app)
@@ -76,7 +76,6 @@ def _defaults(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; no error leaves a traceback."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    # A group is a group even with one command in it: the callback sees to that.
     app = build(words[0] if words else None)
     try:
         app(args=words)

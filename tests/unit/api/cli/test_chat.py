@@ -76,6 +76,22 @@ def test_a_stop_text_that_is_there_is_not_said_twice(
     assert body["stop"] == ["\n\nUser:"]
 
 
+def test_ctrl_c_cuts_an_answer_and_the_chat_goes_on(
+    server: Any, cli: Any, typed: Any, shapes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("statevisor.api.cli.chat.stream_turn", interrupted)
+    server.answer("GET", "/v1/actors/alice", shapes.actor(position=0))
+    typed(["Hello", "/help"])
+
+    ran = cli("chat", "alice")
+
+    assert ran.code == 0
+    assert ran.out.index("(cancelled)") < ran.out.index("/snap")
+
+
 def test_back_returns_to_where_a_message_began(
     talking: Any, cli: Any, typed: Any, shapes: Any
 ) -> None:
