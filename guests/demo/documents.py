@@ -7,10 +7,7 @@ from typing import NamedTuple
 #: Ids 0..255 are the bytes; sixteen special tokens follow.
 BOS, EOS, VOCABULARY = 256, 257, 272
 
-#: Weights of a byte in the loss. The first letter of a word is what has to be remembered: once it
-#: is known, the rest can be copied from the place in the text that begins like it.
-PLAIN, ANSWER, ANSWER_LETTER, UNSCORED = 2, 8, 40, 0
-_SPACE = ord(" ")
+PLAIN, ANSWER, UNSCORED = 2, 8, 0  #: weights of a byte in the loss
 
 
 class Piece(NamedTuple):
@@ -43,15 +40,10 @@ def encode(pieces: list[Piece]) -> Encoded:
     ids, weights, answers = [BOS], [UNSCORED], []
     for piece in pieces:
         start = len(ids)
-        text = piece.text.encode()
-        ids += text
+        ids += piece.text.encode()
         if piece.end:
             ids.append(EOS)
         weights += [piece.weight] * (len(ids) - start)
-        if piece.weight == ANSWER:
-            for at, byte in enumerate(text[:-1]):
-                if byte == _SPACE:
-                    weights[start + at + 1] = ANSWER_LETTER
         if piece.kind:
             answers.append(Span(piece.kind, start, len(ids)))
     return Encoded(ids, weights, answers)

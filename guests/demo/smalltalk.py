@@ -17,6 +17,7 @@ class Exchange(NamedTuple):
     kind: str
 
 
+TELL = "Tell me a story."
 _WHAT = (
     "I remember what you tell me. Tell me a short story, then ask me who found something, "
     "where it was, or what colour it is."
@@ -50,7 +51,7 @@ _FIXED: tuple[tuple[tuple[str, ...], str], ...] = (
 )  # fmt: skip
 
 
-def smalltalk(rng: random.Random, *, held_out: bool = False) -> Iterator[Exchange]:
+def smalltalk(rng: random.Random) -> Iterator[Exchange]:
     """Endless exchanges of one conversation; what the user said is asked later."""
     known: dict[str, str] = {}
     while True:
@@ -58,14 +59,14 @@ def smalltalk(rng: random.Random, *, held_out: bool = False) -> Iterator[Exchang
             users, answer = rng.choice(_FIXED)
             yield Exchange(rng.choice(users), answer, "")
         elif rng.random() < 0.08:
-            yield Exchange("Tell me a story.", "", "")
+            yield Exchange(TELL, "", "")  # the caller tells it
         elif known and rng.random() < 0.6:
             yield rng.choice(_recalls(known))
         else:
-            yield _tell(rng, known, held_out=held_out)
+            yield _tell(rng, known)
 
 
-def _tell(rng: random.Random, known: dict[str, str], *, held_out: bool) -> Exchange:
+def _tell(rng: random.Random, known: dict[str, str]) -> Exchange:
     """The user says something of themselves; a later word replaces an earlier one."""
     match rng.choice(("name", "colour", "home", "pet")):
         case "name":

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from statevisor.guests.demo.documents import ANSWER, PLAIN, UNSCORED, Piece
-from statevisor.guests.demo.smalltalk import Exchange, smalltalk
+from statevisor.guests.demo.smalltalk import TELL, Exchange, smalltalk
 from statevisor.guests.demo.world import Question, World
 
 _OPENINGS = ("Once upon a time, long ago.", "This is a short story.", "It was a cold morning.",
@@ -39,6 +40,10 @@ _FILLERS = ("It rained all day.", "The sun was warm.", "Nobody said a word.", "T
 _NODS = ("I see.", "I see.", "I will remember that.", "Go on.", "Noted.")
 
 
+#: Something that happens; it returns its sentence, or None if it cannot happen.
+_Event = Callable[[], str | None]
+
+
 def tale(rng: random.Random, *, held_out: bool = False, plain: bool = False) -> list[Piece]:
     """A story with question lines; a plain one is short and nothing in it changes."""
     world = World(rng=rng, held_out=held_out)
@@ -47,7 +52,7 @@ def tale(rng: random.Random, *, held_out: bool = False, plain: bool = False) -> 
     for number in range(1 if plain else rng.choice((1, 1, 2, 2, 3))):
         sentences = _finds(world) if plain else _chapter(world, first=number == 0)
         pieces.append(Piece(gap.join(sentences) + "\n"))
-        for question in _ask(world, rng.randint(3, 7)):
+        for question in _ask(world):
             pieces.append(Piece(f"Q: {question.text}\nA:"))
             pieces += _answer(rng, question, "\n")
     return pieces
@@ -57,24 +62,24 @@ def chat(rng: random.Random, *, held_out: bool = False, plain: bool = False) -> 
     """A story told in turns, with small talk around it; a plain one as in `tale`."""
     world = World(rng=rng, held_out=held_out)
     pieces: list[Piece] = []
-    talk = smalltalk(rng, held_out=held_out)
+    talk = (exchange for exchange in smalltalk(rng) if exchange.user != TELL)
     if rng.random() < 0.3:
         pieces += _turn(rng, next(talk))
     for number in range(1 if plain else rng.choice((1, 2, 2, 3))):
         told = _finds(world) if plain else _chapter(world, first=number == 0)
         cut = len(told) if rng.random() < 0.5 else max(1, len(told) // 2)
         for part in filter(None, (told[:cut], told[cut:])):
-            pieces += _turn(rng, Exchange(" ".join(part), _nod(rng, part), ""))
-        for question in _ask(world, rng.randint(2, 5)):
+            pieces += _turn(rng, Exchange(" ".join(part), rng.choice(_NODS), ""))
+        for question in _ask(world):
             pieces += _turn(rng, Exchange(question.text, question.answer, question.kind))
         if rng.random() < 0.15:
             pieces += _turn(rng, next(talk))
     return pieces
 
 
-def small_chat(rng: random.Random, *, held_out: bool = False) -> list[Piece]:
+def small_chat(rng: random.Random) -> list[Piece]:
     """A chat without a story: greetings, what the guest is, what the user said of themselves."""
-    talk = smalltalk(rng, held_out=held_out)
+    talk = smalltalk(rng)
     pieces: list[Piece] = []
     for _ in range(rng.randint(2, 6)):
         exchange = next(talk)
@@ -84,25 +89,22 @@ def small_chat(rng: random.Random, *, held_out: bool = False) -> list[Piece]:
     return pieces
 
 
-TELL = "Tell me a story."
-
-
 def _chapter(world: World, *, first: bool) -> list[str]:
     """Sentences of what happens next; facts of different people are mixed."""
     rng = world.rng
-    threads: list[list[Callable[[], str | None]]] = []
+    threads: list[list[_Event]] = []
     newcomers = rng.choice((1, 2, 2, 3, 3, 4)) if first else rng.choice((0, 0, 1))
     for _ in range(newcomers):
         person = world.person()
-        thread: list[Callable[[], str | None]] = []
+        thread: list[_Event] = []
         if rng.random() < 0.55:
-            thread.append(lambda p=person: world.introduce(p))  # type: ignore[misc]
+            thread.append(partial(world.introduce, person))
         if rng.random() < 0.3:
-            thread.append(lambda p=person: world.go(p))  # type: ignore[misc]
+            thread.append(partial(world.go, person))
         for _ in range(rng.choice((1, 1, 1, 1, 2))):
-            thread.append(lambda p=person: world.find(p))  # type: ignore[misc]
+            thread.append(partial(world.find, person))
         threads.append(thread)
-    changes: list[Callable[[], str | None]] = [
+    changes: list[_Event] = [
         world.give, world.give, world.paint, world.lose, lambda: world.go(rng.choice(world.people))
     ]  # fmt: skip
     late = [
@@ -121,21 +123,19 @@ def _chapter(world: World, *, first: bool) -> list[str]:
 def _finds(world: World) -> list[str]:
     """Sentences of one to three people of whom each finds one thing; nothing changes after."""
     rng = world.rng
-    threads: list[list[Callable[[], str | None]]] = []
+    threads: list[list[_Event]] = []
     for _ in range(rng.choice((1, 2, 2, 3))):
         person = world.person()
-        thread: list[Callable[[], str | None]] = []
+        thread: list[_Event] = []
         if rng.random() < 0.5:
-            thread.append(lambda p=person: world.introduce(p))  # type: ignore[misc]
-        thread.append(lambda p=person: world.find(p))  # type: ignore[misc]
+            thread.append(partial(world.introduce, person))
+        thread.append(partial(world.find, person))
         threads.append(thread)
     sentences = [rng.choice(_OPENINGS)] if rng.random() < 0.3 else []
     return sentences + [told for event in _interleave(rng, threads) if (told := event())]
 
 
-def _interleave(
-    rng: random.Random, threads: list[list[Callable[[], str | None]]]
-) -> Iterator[Callable[[], str | None]]:
+def _interleave(rng: random.Random, threads: list[list[_Event]]) -> Iterator[_Event]:
     """Merge the threads at random, each in its own order."""
     threads = [thread for thread in threads if thread]
     while threads:
@@ -144,14 +144,14 @@ def _interleave(
         threads = [thread for thread in threads if thread]
 
 
-def _ask(world: World, count: int) -> list[Question]:
+def _ask(world: World) -> list[Question]:
     """Some questions; every kind that can be asked is equally likely, however many it has."""
     rng = world.rng
     kinds: dict[str, list[Question]] = {}
     for question in world.questions():
         kinds.setdefault(question.kind, []).append(question)
     asked: list[Question] = []
-    for _ in range(count):
+    for _ in range(rng.randint(2, 5)):
         if not kinds or rng.random() < 0.06:
             asked.append(world.stranger())
             continue
@@ -160,11 +160,6 @@ def _ask(world: World, count: int) -> list[Question]:
         if not kinds[kind]:
             del kinds[kind]
     return asked
-
-
-def _nod(rng: random.Random, told: list[str]) -> str:
-    """What the listener says to a part of a story."""
-    return rng.choice(_NODS)
 
 
 def _turn(rng: random.Random, exchange: Exchange) -> list[Piece]:

@@ -48,7 +48,7 @@ class Options:
     graph: bool  #: capture the step as a CUDA graph
     steps: int  #: most steps, for a smoke test; 0: the time alone decides
     profile: bool
-    exam: int  #: documents of each kind in the exam at the end
+    exam: int  #: documents of each of the four exams at the end
     device: str = "cuda"
 
 
@@ -293,7 +293,7 @@ def main() -> None:
     half = model.half().float()  # the exam is about the weights as they are shipped
     for plain, held_out in ((True, True), (True, False), (False, True), (False, False)):
         name = f"{'plain' if plain else 'changing'}_{'held_out' if held_out else 'trained'}"
-        paper = exam(11, 512, options.length, held_out=held_out, plain=plain)
+        paper = exam(11, options.exam, options.length, held_out=held_out, plain=plain)
         report[name] = examine(half, paper)
         _LOG.info("%s\n%s", name, summary(report[name]))
     text = json.dumps(report, indent=1, default=str)
