@@ -554,6 +554,14 @@ class Catalog(Protocol):
         """Store a key with the result of an operation that has no transaction of its own."""
         ...
 
+    async def sweep(self, *, grace_us: int) -> tuple[ImageRef, ...]:
+        """Take out deleted actors without living descendants, and images that no place names.
+
+        Returns the images to be freed: no row names them any more. An image is found no more by
+        its digest from one sweep on, and freed by a later one that is more than `grace_us` apart.
+        """
+        ...
+
     async def claim(self, owner: str) -> int:
         """Take the data folder: a new, higher incarnation; older writers are fenced."""
         ...

@@ -47,6 +47,7 @@ from statevisor.store import (
     operations,
     owners,
     segments,
+    sweep,
     transcripts,
     turns,
     versions,
@@ -376,6 +377,10 @@ class SqlCatalog:
 
     async def remember(self, once: Once, result: Mapping[str, Any]) -> None:
         await self._writer.submit(lambda scope: operations.remember(scope, once, result))
+
+    async def sweep(self, *, grace_us: int) -> tuple[ImageRef, ...]:
+        """As the port says; one call takes out a bounded number of actors."""
+        return await self._writer.submit(lambda scope: sweep.sweep(scope, grace_us))
 
     async def claim(self, owner: str) -> int:
         """As the port says; the epoch of every living actor grows, its generation does not."""

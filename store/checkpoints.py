@@ -13,22 +13,27 @@ from statevisor.store.scope import Scope
 from statevisor.store.segments import find_home, home
 from statevisor.store.tables import checkpoint, image
 
-_GET = Prepared(select(image).where(image.c.digest == bindparam("key")))
+_COLUMNS = [column for column in image.c if column.name != "orphaned_us"]
+_KNOWN = Prepared(select(image.c.digest).where(image.c.digest == bindparam("key")))
+_GET = Prepared(
+    select(*_COLUMNS).where(image.c.digest == bindparam("key"), image.c.orphaned_us.is_(None))
+)
 _AT = Prepared(
-    select(image)
+    select(*_COLUMNS)
     .join(checkpoint, checkpoint.c.digest == image.c.digest)
     .where(checkpoint.c.segment == bindparam("at"), checkpoint.c.position == bindparam("top"))
 )
-_LIVE = Prepared(
-    select(image).where(image.c.digest.in_(select(checkpoint.c.digest))).order_by(image.c.digest)
-)
+_ALL = Prepared(select(*_COLUMNS).order_by(image.c.digest))
 _INSERT_IMAGE = inserting(image)
 _INSERT = inserting(checkpoint)
 _MOVE = Prepared(
     update(image)
     .where(image.c.digest == bindparam("key"))
     .values(
-        slab=bindparam("new_slab"), offset=bindparam("new_offset"), length=bindparam("new_length")
+        slab=bindparam("new_slab"),
+        offset=bindparam("new_offset"),
+        length=bindparam("new_length"),
+        orphaned_us=None,
     )
 )
 
@@ -63,7 +68,7 @@ NEAREST = Prepared(
 
 
 def get(conn: Connection, digest: str) -> ImageRef | None:
-    """An image by its digest."""
+    """An image by its digest, unless it is about to be freed."""
     row = _GET.first(conn, {"key": digest})
     return None if row is None else _ref(row)
 
@@ -94,8 +99,8 @@ def nearest(conn: Connection, segment: int, position: int) -> tuple[int, ImageRe
 
 
 def live(conn: Connection) -> tuple[ImageRef, ...]:
-    """Every image that stands for a place."""
-    return tuple(_ref(row) for row in _LIVE.all(conn, {}))
+    """Every image that has not been given back, whether a place names it still or not."""
+    return tuple(_ref(row) for row in _ALL.all(conn, {}))
 
 
 def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:
@@ -107,10 +112,9 @@ def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:
     named = _AT.first(scope.conn, {"at": segment, "top": position})
     if named is not None and named.digest != ref.digest:
         return
-    known = get(scope.conn, ref.digest)
-    if known is None:
+    if _KNOWN.first(scope.conn, {"key": ref.digest}) is None:
         _INSERT_IMAGE.run(scope.conn, _values(ref))
-    elif known != ref:
+    elif get(scope.conn, ref.digest) != ref:
         moved = {"new_slab": ref.slab, "new_offset": ref.offset, "new_length": ref.length}
         _MOVE.run(scope.conn, {"key": ref.digest, **moved})
     if named is None:
@@ -119,7 +123,7 @@ def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:
 
 
 def _values(ref: ImageRef) -> dict[str, object]:
-    return {column.name: getattr(ref, column.name) for column in image.c}
+    return {column.name: getattr(ref, column.name) for column in _COLUMNS}
 
 
 def _ref(row: Any) -> ImageRef:

@@ -84,6 +84,7 @@ class MemoryCatalog:
         self._history = History()
         self._turns: dict[str, TurnRecord] = {}
         self._images: dict[str, ImageRef] = {}
+        self._orphans: dict[str, int] = {}  #: images that no place names, and since when
         self._tags: dict[str, int] = {}
         self._operations: dict[str, OperationRecord] = {}
 
@@ -129,7 +130,7 @@ class MemoryCatalog:
         self._living(actor_id)
         found = [
             one
-            for one in self._history.versions
+            for one in self._history.versions.values()
             if one.actor_id == actor_id
             and not one.hidden
             and one.seq > (-1 if after is None else after)
@@ -171,8 +172,9 @@ class MemoryCatalog:
         mine = self._reach(older)
         shared = [
             one
-            for one in self._history.versions[:older]
-            if one.position <= min(reach.get(one.segment, -1), mine.get(one.segment, -1))
+            for one in self._history.versions.values()
+            if one.id < older
+            and one.position <= min(reach.get(one.segment, -1), mine.get(one.segment, -1))
         ]
         found = max(
             shared,
@@ -188,7 +190,7 @@ class MemoryCatalog:
             if layers is None or layer in layers:
                 return next(
                     self._version(one.id)
-                    for one in self._history.versions
+                    for one in self._history.versions.values()
                     if one.segment == here.id and one.op is Op.MUTATE
                 )
         return None
@@ -198,7 +200,7 @@ class MemoryCatalog:
         return None if found is None else (found[0], self._images[found[1]])
 
     async def image(self, digest: str) -> ImageRef | None:
-        return self._images.get(digest)
+        return None if digest in self._orphans else self._images.get(digest)
 
     async def image_at(self, segment: int, position: int) -> ImageRef | None:
         if self._history.find_home(segment, position) is None:
@@ -207,7 +209,7 @@ class MemoryCatalog:
         return None if digest is None else self._images[digest]
 
     async def live_images(self) -> tuple[ImageRef, ...]:
-        return tuple(self._images[key] for key in sorted(set(self._history.checkpoints.values())))
+        return tuple(one for _, one in sorted(self._images.items()))
 
     async def turn(self, turn_id: str) -> TurnRecord:
         return self._turn(turn_id)
@@ -523,6 +525,28 @@ class MemoryCatalog:
         self._remember(once, result, turn_id=None if known is None else known.turn_id)
         await asyncio.sleep(0)
 
+    async def sweep(self, *, grace_us: int) -> tuple[ImageRef, ...]:
+        while dead := [
+            actor_id
+            for actor_id, one in self._actors.items()
+            if one.deleted and not self._history.needed(actor_id)
+        ]:
+            for actor_id in dead:
+                self._history.purge(actor_id)
+                del self._actors[actor_id]
+        self._turns = {
+            key: turn for key, turn in self._turns.items() if turn.actor_id in self._actors
+        }
+        now, named = self._now_us(), set(self._history.checkpoints.values())
+        for digest in self._images.keys() - named:
+            self._orphans.setdefault(digest, now)
+        freed = sorted(key for key, since in self._orphans.items() if since < now - grace_us)
+        for digest in freed:
+            del self._orphans[digest]
+        result = tuple(self._images.pop(digest) for digest in freed)
+        await asyncio.sleep(0)
+        return result
+
     async def claim(self, owner: str) -> int:
         self._incarnation += 1
         for actor in self._actors.values():
@@ -590,7 +614,7 @@ class MemoryCatalog:
             raise VersionNotFound(f"there is no version {handle!r}")
         known = parsed.name in self._actors
         actor_id = parsed.name if known else self._names.get(parsed.name)
-        for one in self._history.versions:
+        for one in self._history.versions.values():
             if one.actor_id == actor_id and one.seq == parsed.seq:
                 return one.id
         raise VersionNotFound(f"there is no version {handle!r}")
@@ -599,7 +623,7 @@ class MemoryCatalog:
         if direction == "ancestors":
             yield from self._history.versions[number].parents
         else:
-            yield from (one.id for one in self._history.versions if number in one.parents)
+            yield from (one.id for one in self._history.versions.values() if number in one.parents)
 
     def _reach(self, number: int) -> dict[int, int]:
         """How far each segment is part of a version's past, blended parents included."""
@@ -612,7 +636,7 @@ class MemoryCatalog:
                     reach[here.id] = limit
                     queue += [
                         parent
-                        for one in self._history.versions
+                        for one in self._history.versions.values()
                         if one.segment == here.id and one.op is Op.MUTATE
                         for parent in one.parents[1:]
                     ]
@@ -651,7 +675,7 @@ class MemoryCatalog:
         broken = (
             known is not None
             and known.result is None
-            and known.turn_id is not None
+            and known.turn_id in self._turns
             and self._turns[known.turn_id].broken
         )
         check_key(known, once, resumable=turn and broken)
@@ -750,7 +774,7 @@ class MemoryCatalog:
         if build is None and op in (Op.CREATE, Op.TURN):
             build = self._builds.get(actor.record.model)
         made = MemoryVersion(
-            id=len(self._history.versions),
+            id=self._history.next_id,
             actor_id=actor_id,
             seq=actor.next_seq,
             segment=segment,
@@ -764,7 +788,7 @@ class MemoryCatalog:
             why=why or {},
             created_us=self._now_us(),
         )
-        self._history.versions.append(made)
+        self._history.add(made)
         actor.next_seq += 1
         if op is not Op.SNAPSHOT:
             actor.record = replace(actor.record, head=made.seq)
@@ -795,6 +819,7 @@ class MemoryCatalog:
         kept = self._history.checkpoints.setdefault((segment, position), image.digest)
         if kept == image.digest:
             self._images[image.digest] = image
+            self._orphans.pop(image.digest, None)
 
     def _remember(
         self, once: Once | None, result: Mapping[str, Any] | None, *, turn_id: str | None = None

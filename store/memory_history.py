@@ -39,13 +39,15 @@ class History:
     def __init__(self) -> None:
         self.segments: list[SegmentRecord] = []
         self.runs: dict[int, list[tuple[int, str, list[int]]]] = {}
-        self.versions: list[MemoryVersion] = []
+        self.versions: dict[int, MemoryVersion] = {}
+        self.gone: set[int] = set()  #: segments of actors that were swept
+        self._made = 0
         self.checkpoints: dict[tuple[int, int], str] = {}
         self.touched: dict[int, tuple[int, ...] | None] = {}  #: layers a rooted segment's rule hit
 
     def segment(self, number: int) -> SegmentRecord:
         """Raises: NotFound."""
-        if not 1 <= number <= len(self.segments):
+        if not 1 <= number <= len(self.segments) or number in self.gone:
             raise NotFound(f"there is no segment {number}")
         return self.segments[number - 1]
 
@@ -138,12 +140,45 @@ class History:
         return tuple(TokenRun(position=at, kind=kind, tokens=tuple(ts)) for at, kind, ts in merged)
 
     # -- versions --------------------------------------------------------------------------------
+    def add(self, made: MemoryVersion) -> None:
+        """Add a version whose id is `next_id`."""
+        self.versions[made.id] = made
+        self._made += 1
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next version; never used again."""
+        return self._made
+
+    def needed(self, actor_id: str) -> bool:
+        """Whether another actor's history goes through this one's."""
+        return any(
+            self.segments[here.parent - 1].actor_id == actor_id
+            for here in self.segments
+            if here.id not in self.gone and here.parent is not None and here.actor_id != actor_id
+        ) or any(
+            self.versions[parent].actor_id == actor_id
+            for one in self.versions.values()
+            if one.actor_id != actor_id
+            for parent in one.parents
+        )
+
+    def purge(self, actor_id: str) -> None:
+        """Take out an actor's segments and versions."""
+        self.gone |= {here.id for here in self.segments if here.actor_id == actor_id}
+        self.versions = {
+            number: one for number, one in self.versions.items() if one.actor_id != actor_id
+        }
+        self.checkpoints = {
+            place: digest for place, digest in self.checkpoints.items() if place[0] not in self.gone
+        }
+
     def latest(self, segment: int, position: int) -> MemoryVersion | None:
         """The newest visible version at or before a place of a path."""
         for here, limit in self.path(segment, position):
             found = [
                 one
-                for one in self.versions
+                for one in self.versions.values()
                 if one.segment == here.id and one.position <= limit and not one.hidden
             ]
             if found:
@@ -155,7 +190,7 @@ class History:
         for here, _ in self.path(segment, position):
             found = [
                 one
-                for one in self.versions
+                for one in self.versions.values()
                 if one.segment == here.id and one.position == position and one.hidden == hidden
             ]
             if found:
@@ -168,7 +203,7 @@ class History:
         """The version whose making computed the state at a place of this very segment."""
         found = [
             one
-            for one in self.versions
+            for one in self.versions.values()
             if one.segment == segment and one.position >= position and not one.hidden
         ]
         return min(found, key=lambda one: (one.position, one.id)) if found else None

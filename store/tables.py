@@ -55,6 +55,7 @@ segment = Table(
     Column("rooted", Boolean, nullable=False),
     Column("depth", Integer, nullable=False),
     Column("place", BigInteger),  # older segment that its first state belongs to; null: itself
+    sqlite_autoincrement=True,  # ids are never used again, as elsewhere
 )
 
 actor = Table(
@@ -90,6 +91,13 @@ Index(
     unique=True,
     sqlite_where=actor.c.deleted_us.is_(None),
     postgresql_where=actor.c.deleted_us.is_(None),
+)
+
+Index(
+    "ix_actor_deleted",
+    actor.c.deleted_us,
+    sqlite_where=actor.c.deleted_us.is_not(None),
+    postgresql_where=actor.c.deleted_us.is_not(None),
 )
 
 #: The labels of living actors once more, to search by.
@@ -166,6 +174,7 @@ version = Table(
     Column("created_us", BigInteger, nullable=False),
     UniqueConstraint("actor_id", "seq"),
     Index(None, "segment", "position"),
+    sqlite_autoincrement=True,
 )
 
 version_parent = Table(
@@ -212,6 +221,13 @@ image = Table(
     Column("layout", Text, nullable=False),
     Column("weights", Text, nullable=False),
     Column("build", Text, nullable=False),
+    Column("orphaned_us", BigInteger),  # since when no place names it; it will be freed
+)
+Index(
+    "ix_image_orphaned",
+    image.c.orphaned_us,
+    sqlite_where=image.c.orphaned_us.is_not(None),
+    postgresql_where=image.c.orphaned_us.is_not(None),
 )
 
 checkpoint = Table(

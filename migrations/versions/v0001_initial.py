@@ -25,7 +25,16 @@ def upgrade() -> None:
         sa.Column("layout", sa.Text(), nullable=False),
         sa.Column("weights", sa.Text(), nullable=False),
         sa.Column("build", sa.Text(), nullable=False),
+        sa.Column("orphaned_us", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("digest", name="pk_image"),
+    )
+    op.create_index(
+        "ix_image_orphaned",
+        "image",
+        ["orphaned_us"],
+        unique=False,
+        sqlite_where=sa.text("orphaned_us IS NOT NULL"),
+        postgresql_where=sa.text("orphaned_us IS NOT NULL"),
     )
     op.create_table(
         "journal",
@@ -63,6 +72,7 @@ def upgrade() -> None:
         sa.Column("place", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["parent"], ["segment.id"], name="fk_segment_parent"),
         sa.PrimaryKeyConstraint("id", name="pk_segment"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_segment_actor_id", "segment", ["actor_id"], unique=False)
     op.create_index("ix_segment_parent", "segment", ["parent"], unique=False)
@@ -92,6 +102,14 @@ def upgrade() -> None:
         sa.Column("deleted_us", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["segment"], ["segment.id"], name="fk_actor_segment"),
         sa.PrimaryKeyConstraint("id", name="pk_actor"),
+    )
+    op.create_index(
+        "ix_actor_deleted",
+        "actor",
+        ["deleted_us"],
+        unique=False,
+        sqlite_where=sa.text("deleted_us IS NOT NULL"),
+        postgresql_where=sa.text("deleted_us IS NOT NULL"),
     )
     op.create_index("ix_actor_name", "actor", ["name"], unique=False)
     op.create_index(
@@ -182,6 +200,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["segment"], ["segment.id"], name="fk_version_segment"),
         sa.PrimaryKeyConstraint("id", name="pk_version"),
         sa.UniqueConstraint("actor_id", "seq", name="uq_version_actor_id_seq"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_version_segment_position", "version", ["segment", "position"], unique=False)
     op.create_table(

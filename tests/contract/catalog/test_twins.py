@@ -119,6 +119,7 @@ class Player:
             self.image: 3,
             self.bring: 0.5,
             self.claim: 0.2,
+            self.sweep: 0.7,
         }
         (kind,) = self.dice.choices(list(kinds), list(kinds.values()))
         await kind(actor)
@@ -236,6 +237,9 @@ class Player:
 
     async def claim(self, _: Any) -> None:
         await self.pair.ask("claim", "again")
+
+    async def sweep(self, _: Any) -> None:
+        await self.pair.ask("sweep", grace_us=self.dice.choice((-1, 0)))
 
     async def look(self) -> None:
         """Ask both about everything there is."""

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.dialects import postgresql, sqlite
 
 import statevisor.store
-from statevisor.store import actors
+from statevisor.store import actors, sweep
 from statevisor.store.db import migrate
 from statevisor.store.prepared import Prepared, PreparedIn, _compile
 
@@ -30,7 +30,7 @@ TRAP = """
 
 #: Statements that read a whole table on purpose, and which one.
 WHOLE = {
-    "checkpoints._LIVE": {"image", "checkpoint"},
+    "checkpoints._ALL": {"image"},
     "actors._TAKE_OVER": {"actor"},
     "actors._COUNT": {"actor"},
     "journal._OPEN": {"turn"},  # by an index of the open ones
@@ -49,6 +49,7 @@ def statements() -> dict[str, Prepared]:
             elif isinstance(value, PreparedIn):
                 found |= {f"{key}[{size}]": one for size, one in value._by_size.items()}
     every = frozenset({"model", "part", "label", "value"})
+    found |= {f"sweep._PURGE[{n}]": one for n, one in enumerate(sweep._PURGE)}
     found["actors._pages"] = actors._pages(every)
     found["actors._chosen"] = actors._chosen(every)._by_size[8]
     found["actors._setting"] = actors._setting("name", "labels", "position")
@@ -67,11 +68,13 @@ def db(
     made.execute("BEGIN")
     for n in range(1, SEGMENTS + 1):
         parent = n // 3 or None
-        made.execute("INSERT INTO segment VALUES (?, 'a', ?, ?, 0, ?, NULL)", (n, parent, n, n))
+        made.execute(
+            "INSERT INTO segment VALUES (?, ?, ?, ?, 0, ?, NULL)", (n, f"a{n}", parent, n, n)
+        )
         made.execute("INSERT INTO token_run VALUES (?, ?, 1, 'prompt', x'00')", (n, n))
     made.execute(
         """INSERT INTO actor SELECT 'a' || id, 'n' || id, 'm', id, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0,
-           '{}', NULL, NULL, NULL, NULL, 0, 0, NULL FROM segment"""
+           '{}', NULL, NULL, NULL, NULL, 0, 0, iif(id % 100, NULL, 1) FROM segment"""
     )
     made.execute("INSERT INTO actor_label SELECT 'k' || (id % 50), 'a' || id, 'v' FROM segment")
     made.execute(
@@ -82,7 +85,7 @@ def db(
         "INSERT INTO version_parent SELECT id, 0, id / 3, 'main', NULL FROM segment WHERE id > 3"
     )
     made.execute("INSERT INTO touched SELECT id, -1, id FROM segment WHERE id % 7 = 0")
-    made.execute("INSERT INTO image SELECT 'd' || id, 1, 0, 0, 1, 'l', 'w', 'b' FROM segment")
+    made.execute("INSERT INTO image SELECT 'd' || id, 1, 0, 0, 1, 'l', 'w', 'b', NULL FROM segment")
     made.execute("INSERT INTO checkpoint SELECT id, id, 'd' || id, 0 FROM segment")
     made.execute(
         "INSERT INTO mutation SELECT id, 'r', 1, '{}', '{}', NULL, NULL, NULL FROM segment"
