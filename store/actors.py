@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Select,
     String,
     and_,
     bindparam,
@@ -25,17 +23,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
-from statevisor.hypervisor.ports import ActorQuery, Guard, NewActor
+from statevisor.hypervisor.ports import Guard, NewActor
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.store.guards import check_guard
 from statevisor.store.prepared import Prepared, PreparedIn, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import actor, actor_label, version
-
-_ESCAPE = re.compile("[/%_]")
-
-#: Ids in one statement at most.
-_CHUNK = 500
 
 
 def shown_name(row: Any, other: Any) -> ColumnElement[str]:
@@ -56,10 +49,11 @@ _ROWS = (
     .outerjoin(_parent, _parent.c.id == actor.c.parent)
     .outerjoin(_parent_actor, _parent_actor.c.id == _parent.c.actor_id)
 )
-_LIVING = _ROWS.where(actor.c.deleted_us.is_(None))
-_BY_ID = Prepared(_LIVING.where(actor.c.id == bindparam("key")))
-_BY_NAME = Prepared(_LIVING.where(actor.c.name == bindparam("key")))
-_BY_IDS = PreparedIn(lambda keys: _LIVING.where(actor.c.id.in_(keys)))
+#: Rows of living actors, with the handle of the version each was forked from.
+LIVING = _ROWS.where(actor.c.deleted_us.is_(None))
+_BY_ID = Prepared(LIVING.where(actor.c.id == bindparam("key")))
+_BY_NAME = Prepared(LIVING.where(actor.c.name == bindparam("key")))
+_BY_IDS = PreparedIn(lambda keys: LIVING.where(actor.c.id.in_(keys)))
 _COUNT = Prepared(select(func.count()).select_from(actor).where(actor.c.deleted_us.is_(None)))
 _HERITAGE = Prepared(
     select(actor.c.model, actor.c.base, actor.c.drift).where(actor.c.id == bindparam("key"))
@@ -99,7 +93,7 @@ def get(conn: Connection, key: str) -> Actor:
     row = _BY_ID.first(conn, {"key": key}) or _BY_NAME.first(conn, {"key": key})
     if row is None:
         raise ActorNotFound(f"there is no actor {key!r}")
-    return _actor(row)
+    return from_row(row)
 
 
 def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) -> Actor:
@@ -110,7 +104,7 @@ def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) ->
     row = _BY_ID.first(scope.conn, {"key": actor_id})
     if row is None:
         raise ActorNotFound(f"there is no actor {actor_id!r}")
-    found = _actor(row)
+    found = from_row(row)
     check_guard(found.record, guard)
     if idle and found.turn_id is not None:
         raise Conflict(f"{found.record.name} has an open turn: {found.turn_id}")
@@ -141,25 +135,13 @@ def reserve_seq(conn: Connection, actor_id: str) -> tuple[int, int, bool]:
 
 def records(conn: Connection, ids: Sequence[str]) -> tuple[ActorRecord, ...]:
     """Living actors, in the order asked for."""
-    found = {row.id: _actor(row).record for row in _BY_IDS.all(conn, ids)}
+    found = {row.id: from_row(row).record for row in _BY_IDS.all(conn, ids)}
     return tuple(found[one] for one in ids)
 
 
 def count(conn: Connection) -> int:
     """Living actors."""
     return _COUNT.scalar(conn, {}) or 0
-
-
-def page(conn: Connection, query: ActorQuery) -> tuple[list[Actor], bool]:
-    """One page in order of id, and whether more follow."""
-    found: list[Actor] = []
-    for row in _candidates(conn, query):
-        if query.exclude is not None and row.id in query.exclude:
-            continue
-        if len(found) == query.limit:
-            return found, True
-        found.append(_actor(row))
-    return found, False
 
 
 def add(
@@ -234,61 +216,6 @@ def take_over(scope: Scope, incarnation: int) -> None:
     _TAKE_OVER.run(scope.conn, {"by": incarnation})
 
 
-def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Any]:
-    """Living actors that match all filters but `exclude`, in order of id."""
-    key, value = query.label or (None, None)
-    params = {
-        "model": query.model,
-        "part": None if query.q is None else _ESCAPE.sub(r"/\g<0>", query.q.lower()),
-        "label": key,
-        "value": value,
-    }
-    given = {name: one for name, one in params.items() if one is not None}
-    after = query.after or ""
-    if query.ids is not None:
-        wanted = sorted(one for one in query.ids if one > after)
-        chosen = _chosen(frozenset(given))
-        for at in range(0, len(wanted), _CHUNK):
-            yield from chosen.all(conn, wanted[at : at + _CHUNK], given)
-        return
-    pages = _pages(frozenset(given))
-    while True:
-        part = pages.all(conn, given | {"after": after, "limit": _CHUNK})
-        yield from part
-        if len(part) < _CHUNK:
-            return
-        after = part[-1].id
-
-
-@cache
-def _pages(filters: frozenset[str]) -> Prepared:
-    """A page of living actors under some filters."""
-    return Prepared(
-        _filtered(filters).where(actor.c.id > bindparam("after")).limit(bindparam("limit"))
-    )
-
-
-@cache
-def _chosen(filters: frozenset[str]) -> PreparedIn:
-    """Living actors of given ids under some filters."""
-    return PreparedIn(lambda keys: _filtered(filters).where(actor.c.id.in_(keys)))
-
-
-def _filtered(filters: frozenset[str]) -> Select[Any]:
-    rows = _LIVING.order_by(actor.c.id)
-    if "model" in filters:
-        rows = rows.where(actor.c.model == bindparam("model"))
-    if "part" in filters:
-        name = func.lower(actor.c.name)
-        rows = rows.where(name.contains(bindparam("part"), autoescape=False, escape="/"))
-    if "label" in filters:
-        labelled = select(actor_label.c.actor_id).where(actor_label.c.key == bindparam("label"))
-        if "value" in filters:
-            labelled = labelled.where(actor_label.c.value == bindparam("value"))
-        rows = rows.where(actor.c.id.in_(labelled))
-    return rows
-
-
 @cache
 def _setting(*columns: str) -> Prepared:
     """An UPDATE of these columns of one actor."""
@@ -305,7 +232,8 @@ def _label(conn: Connection, actor_id: str, labels: Mapping[str, str]) -> None:
     _INSERT_LABEL.many(conn, rows)
 
 
-def _actor(row: Any) -> Actor:
+def from_row(row: Any) -> Actor:
+    """A row of `LIVING` as what the others work with."""
     record = ActorRecord(
         id=row.id,
         name=row.name,

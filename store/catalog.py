@@ -46,6 +46,7 @@ from statevisor.store import (
     making,
     operations,
     owners,
+    rosters,
     segments,
     sweep,
     transcripts,
@@ -164,7 +165,7 @@ class SqlCatalog:
 
     async def actors(self, query: ActorQuery) -> tuple[tuple[ActorRecord, ...], bool]:
         ends = self._tails.ends()
-        found, more = await self._readers.run(actors.page, query)
+        found, more = await self._readers.run(rosters.page, query)
         return tuple(one.shown(ends) for one in found), more
 
     async def count_actors(self) -> int:

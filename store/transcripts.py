@@ -40,7 +40,7 @@ def merged(pieces: Iterable[Piece]) -> Iterator[TokenRun]:
             tokens = array("i")
         if not tokens:
             begin, kind = at, of
-        tokens = tokens + more
+        tokens.extend(more)
     if tokens:
         yield TokenRun(position=begin, kind=kind, tokens=tuple(tokens))
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.dialects import postgresql, sqlite
 
 import statevisor.store
-from statevisor.store import actors, sweep
+from statevisor.store import actors, rosters, sweep
 from statevisor.store.db import migrate
 from statevisor.store.prepared import Prepared, PreparedIn, _compile
 
@@ -50,8 +50,8 @@ def statements() -> dict[str, Prepared]:
                 found |= {f"{key}[{size}]": one for size, one in value._by_size.items()}
     every = frozenset({"model", "part", "label", "value"})
     found |= {f"sweep._PURGE[{n}]": one for n, one in enumerate(sweep._PURGE)}
-    found["actors._pages"] = actors._pages(every)
-    found["actors._chosen"] = actors._chosen(every)._by_size[8]
+    found["rosters._pages"] = rosters._pages(every)
+    found["rosters._chosen"] = rosters._chosen(every)._by_size[8]
     found["actors._setting"] = actors._setting("name", "labels", "position")
     return found
 

@@ -1,0 +1,85 @@
+"""Pages of actors under filters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, func, select
+
+from statevisor.hypervisor.ports import ActorQuery
+from statevisor.store.actors import LIVING, Actor, from_row
+from statevisor.store.prepared import Prepared, PreparedIn
+from statevisor.store.tables import actor, actor_label
+
+_ESCAPE = re.compile("[/%_]")
+_CHUNK = 500  #: rows or ids in one statement
+
+
+def page(conn: Connection, query: ActorQuery) -> tuple[list[Actor], bool]:
+    """One page in order of id, and whether more follow."""
+    found: list[Actor] = []
+    for row in _candidates(conn, query):
+        if query.exclude is not None and row.id in query.exclude:
+            continue
+        if len(found) == query.limit:
+            return found, True
+        found.append(from_row(row))
+    return found, False
+
+
+def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Any]:
+    """Living actors that match all filters but `exclude`, in order of id."""
+    key, value = query.label or (None, None)
+    params = {
+        "model": query.model,
+        "part": None if query.q is None else _ESCAPE.sub(r"/\g<0>", query.q.lower()),
+        "label": key,
+        "value": value,
+    }
+    given = {name: one for name, one in params.items() if one is not None}
+    after = query.after or ""
+    if query.ids is not None:
+        wanted = sorted(one for one in query.ids if one > after)
+        chosen = _chosen(frozenset(given))
+        for at in range(0, len(wanted), _CHUNK):
+            yield from chosen.all(conn, wanted[at : at + _CHUNK], given)
+        return
+    pages = _pages(frozenset(given))
+    while True:
+        part = pages.all(conn, given | {"after": after, "limit": _CHUNK})
+        yield from part
+        if len(part) < _CHUNK:
+            return
+        after = part[-1].id
+
+
+@cache
+def _pages(filters: frozenset[str]) -> Prepared:
+    """A page of living actors under some filters."""
+    return Prepared(
+        _filtered(filters).where(actor.c.id > bindparam("after")).limit(bindparam("limit"))
+    )
+
+
+@cache
+def _chosen(filters: frozenset[str]) -> PreparedIn:
+    """Living actors of given ids under some filters."""
+    return PreparedIn(lambda keys: _filtered(filters).where(actor.c.id.in_(keys)))
+
+
+def _filtered(filters: frozenset[str]) -> Select[Any]:
+    rows = LIVING.order_by(actor.c.id)
+    if "model" in filters:
+        rows = rows.where(actor.c.model == bindparam("model"))
+    if "part" in filters:
+        name = func.lower(actor.c.name)
+        rows = rows.where(name.contains(bindparam("part"), autoescape=False, escape="/"))
+    if "label" in filters:
+        labelled = select(actor_label.c.actor_id).where(actor_label.c.key == bindparam("label"))
+        if "value" in filters:
+            labelled = labelled.where(actor_label.c.value == bindparam("value"))
+        rows = rows.where(actor.c.id.in_(labelled))
+    return rows
