@@ -29,8 +29,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from statevisor.guests.demo.documents import ANSWER, PLAIN, UNSCORED, Piece
+from statevisor.guests.demo.questions import Question, questions, stranger
 from statevisor.guests.demo.smalltalk import TELL, Exchange, smalltalk
-from statevisor.guests.demo.world import Question, World
+from statevisor.guests.demo.world import World
 
 _OPENINGS = ("Once upon a time, long ago.", "This is a short story.", "It was a cold morning.",
              "Listen to this.", "A new day began.")  # fmt: skip
@@ -148,12 +149,12 @@ def _ask(world: World) -> list[Question]:
     """Some questions; every kind that can be asked is equally likely, however many it has."""
     rng = world.rng
     kinds: dict[str, list[Question]] = {}
-    for question in world.questions():
+    for question in questions(world):
         kinds.setdefault(question.kind, []).append(question)
     asked: list[Question] = []
     for _ in range(rng.randint(2, 5)):
         if not kinds or rng.random() < 0.06:
-            asked.append(world.stranger())
+            asked.append(stranger(world))
             continue
         kind = rng.choice(tuple(kinds))
         asked.append(kinds[kind].pop(rng.randrange(len(kinds[kind]))))

@@ -11,19 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from statevisor.guests.demo.corpus import Exam, Recipe, Rows, batches, exam
+from statevisor.guests.demo.corpus import Recipe, Rows, batches, exam
 from statevisor.guests.demo.documents import BOS, EOS, VOCABULARY
+from statevisor.guests.demo.marks import examine, summary
 from statevisor.guests.demo.pinning import pin_autotuning
+from statevisor.guests.demo.trainer import Trainer, schedule
 
 _LOG = logging.getLogger("statevisor.demo")
 _LEARNT = 3.0  #: nats a byte; every 200 steps the loss must be below
@@ -98,85 +96,9 @@ def build(options: Options) -> Any:
     return model.to(options.device)
 
 
-class Trainer:
-    """One step on static tensors, run directly or replayed as a CUDA graph."""
-
-    def __init__(self, model: Any, options: Options) -> None:
-        import torch
-
-        self.model = model
-        device = self.device = options.device
-        self.rate = torch.tensor(0.0, device=device)
-        matrices = [p for p in model.parameters() if p.ndim == 2]
-        others = [p for p in model.parameters() if p.ndim != 2]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}],
-            lr=self.rate,
-            betas=(0.9, 0.99),
-            fused=True,
-            capturable=device == "cuda",
-        )
-        shape = (options.rows, options.length + 1)
-        self.ids = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.weights = torch.zeros(shape, dtype=torch.float32, device=device)
-        self.loss = torch.zeros((), device=device)
-        self.run: Callable[[], None] = self.compute
-
-    def compute(self) -> None:
-        """Forward, backward and update; leaves the loss of all scored bytes in `self.loss`."""
-        import torch
-        from torch.nn import functional
-
-        with torch.autocast(self.device, torch.bfloat16, cache_enabled=False):
-            logits = self.model(input_ids=self.ids[:, :-1], use_cache=False).logits
-        each = functional.cross_entropy(
-            logits.flatten(0, 1).float(), self.ids[:, 1:].flatten(), reduction="none"
-        )
-        weights = self.weights[:, 1:].flatten()
-        loss = (each * weights).sum() / weights.sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
-        self.loss.copy_(loss.detach())
-
-    def feed(self, rows: Rows) -> None:
-        """Put a batch into the static tensors."""
-        import torch
-
-        self.ids.copy_(torch.from_numpy(rows.ids))
-        self.weights.copy_(torch.from_numpy(rows.weights))
-
-    def capture(self) -> None:
-        """Record the step; must be called with a learning rate of 0 and after `feed`."""
-        import torch
-
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.compute()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.compute()
-        eager = self.loss.item()
-        graph.replay()
-        if not abs(self.loss.item() - eager) < 1e-2:
-            raise RuntimeError(f"the graph's loss {self.loss.item()} is not the step's {eager}")
-        self.run = graph.replay
-
-
-def schedule(done: float) -> float:
-    """Share of the highest rate at a share of the run: a short rise, then a cosine to 4%."""
-    if done < 0.02:
-        return done / 0.02
-    return 0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * (done - 0.02) / 0.98))
-
-
 def train(options: Options, model: Any, source: Iterator[Rows]) -> dict[str, Any]:
     """Step until the time is up; returns what happened."""
-    trainer = Trainer(model, options)
+    trainer = Trainer(model, rows=options.rows, length=options.length, device=options.device)
     log: list[tuple[int, float, float]] = []
     trainer.feed(next(source))
     trainer.compute()  # compiles the kernels; the rate is still 0
@@ -226,38 +148,6 @@ def export(model: Any, folder: Path) -> None:
     config = model.config.to_dict() | {"architectures": ["RWKV7ForCausalLM"], "dtype": "float16"}
     config.pop("transformers_version", None)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def examine(model: Any, paper: Exam, rows: int = 64) -> dict[str, dict[str, int]]:
-    """Exact greedy answers per kind of question.
-
-    A greedy answer is exact if and only if, given the right bytes so far, every next byte (and the
-    end token) has the highest score; so one pass over the documents decides all their answers.
-    """
-    import torch
-
-    right: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
-    model.eval()
-    for first in range(0, len(paper.answers), rows):
-        ids = torch.from_numpy(paper.ids[first : first + rows].astype(np.int64)).to(model.device)
-        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16):
-            best = model(input_ids=ids[:, :-1], use_cache=False).logits.argmax(-1)
-        hits = (best == ids[:, 1:]).cpu().numpy()
-        for row, answers in enumerate(paper.answers[first : first + rows]):
-            for answer in answers:
-                asked[answer.kind] += 1
-                right[answer.kind] += bool(hits[row, answer.start - 1 : answer.stop - 1].all())
-    model.train()
-    return {kind: {"right": right[kind], "asked": asked[kind]} for kind in sorted(asked)}
-
-
-def summary(marks: dict[str, dict[str, int]]) -> str:
-    """A line a kind and the total."""
-    asked = sum(mark["asked"] for mark in marks.values())
-    right = sum(mark["right"] for mark in marks.values())
-    lines = [f"{kind:12} {mark['right']}/{mark['asked']}" for kind, mark in marks.items()]
-    return "\n".join([*lines, f"{'all':12} {right}/{asked} = {right / max(1, asked):.4f}"])
 
 
 def _profile(trainer: Trainer) -> None:

@@ -1,15 +1,13 @@
 """What is true in a story: people, their things, and what happens to them.
 
-Every event changes the world and returns the sentence that tells it; questions and answers are
-read off the world, so the newest fact always counts. A world takes either only pairs of name and
-object that are held out, or only pairs that are not.
+Every event changes the world and returns the sentence that tells it. A world takes either only
+pairs of name and object that are held out, or only pairs that are not.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from statevisor.guests.demo.words import (
     ADJECTIVES,
@@ -24,14 +22,6 @@ from statevisor.guests.demo.words import (
 )
 
 _TRIES = 400
-
-
-class Question(NamedTuple):
-    """A question about the world, its one right answer and the kind it counts under."""
-
-    kind: str
-    text: str
-    answer: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,9 +63,9 @@ class World:
         person.trade = f"{pick(ADJECTIVES)} {pick(CREATURES)}"
         return pick(
             (
-                f"{person.name} was {_a(person.trade)}.",
-                f"{person.name} is {_a(person.trade)}.",
-                f"There was once {_a(person.trade)} called {person.name}.",
+                f"{person.name} was {article(person.trade)}.",
+                f"{person.name} is {article(person.trade)}.",
+                f"There was once {article(person.trade)} called {person.name}.",
             )
         )
 
@@ -108,7 +98,7 @@ class World:
                 f"{name} found {thing.one} {place}.",
                 f"{name} found {thing.one} {place}.",
                 f"One day {name} found {thing.one} {place}.",
-                f"{_cap(str(place))}, {name} found {thing.one}.",
+                f"{capital(str(place))}, {name} found {thing.one}.",
                 f"Then {name} found {thing.one} {place}.",
             )
         )
@@ -174,35 +164,6 @@ class World:
             )
         )
 
-    # -- questions -------------------------------------------------------------------------------
-    def questions(self) -> list[Question]:
-        """Every question that has exactly one right answer now."""
-        found: list[Question] = []
-        for person in self.people:
-            found += self._about(person)
-        for item in self.items:
-            found += self._of(item)
-        return found
-
-    def stranger(self) -> Question:
-        """A question whose answer the story does not hold."""
-        nouns = {item.thing.noun for item in self.items}
-        names = {person.name for person in self.people}
-        thing = self.rng.choice([t for t in self.rng.sample(OBJECTS, 20) if t.noun not in nouns])
-        name = self.rng.choice([n for n in self.rng.sample(NAMES, 20) if n not in names])
-        text = self.rng.choice(
-            (
-                f"Who found the {thing}?",
-                f"Who has the {thing}?",
-                f"What colour is the {thing.noun}?",
-                f"What is the {thing.noun} made of?",
-                f"Where is {name}?",
-                f"What did {name} find?",
-                f"Who is {name}?",
-            )
-        )
-        return Question("unknown", text, "I do not know.")
-
     def call(self, item: Item) -> str:
         """`the silver hat` or `the hat`."""
         return f"the {item.thing}" if self.rng.random() < 0.6 else f"the {item.thing.noun}"
@@ -215,47 +176,6 @@ class World:
         )
         self.people.append(person)
         return person
-
-    def _about(self, person: Person) -> list[Question]:
-        name = person.name
-        asked: list[Question] = []
-        if person.trade:
-            asked.append(Question("who_is", f"Who is {name}?", _cap(_a(person.trade)) + "."))
-        if person.place:
-            text = self.rng.choice((f"Where is {name}?", f"Where is {name} now?"))
-            asked.append(Question("where_is", text, _cap(str(person.place)) + "."))
-        finds = [item for item in self.items if item.finder is person]
-        if len(finds) == 1 and not finds[0].painted:
-            answer = _cap(finds[0].thing.one) + "."
-            asked.append(Question("what_found", f"What did {name} find?", answer))
-        held = [item for item in self.items if item.holder is person]
-        if len(held) == 1:
-            text = self.rng.choice((f"What does {name} have?", f"What does {name} have now?"))
-            asked.append(Question("what_has", text, _cap(held[0].thing.one) + "."))
-        return asked
-
-    def _of(self, item: Item) -> list[Question]:
-        thing, the = item.thing, self.call(item)
-        finder = item.finder.name
-        asked = [Question("where_found", f"Where did {finder} find {the}?", _cap(f"{item.found}."))]
-        asked.append(Question("who_found", f"Who found {the}?", f"{finder}."))
-        if thing.coloured:
-            text = f"What colour is the {thing.noun}?"
-            asked.append(Question("colour", text, _cap(thing.modifier) + "."))
-        else:
-            text = f"What is the {thing.noun} made of?"
-            asked.append(Question("material", text, _cap(thing.modifier) + "."))
-        now = self.rng.choice(("", " now"))
-        if item.holder:
-            asked.append(Question("who_has", f"Who has {the}{now}?", f"{item.holder.name}."))
-            if item.giver:
-                text = f"Who gave {the} to {item.holder.name}?"
-                asked.append(Question("who_gave", text, f"{item.giver.name}."))
-        elif item.lost and item.lost_by:
-            asked.append(Question("who_has", f"Who has {the}{now}?", "Nobody."))
-            asked.append(Question("where_lost", f"Where is {the}?", _cap(f"{item.lost}.")))
-            asked.append(Question("who_lost", f"Who lost {the}?", f"{item.lost_by.name}."))
-        return asked
 
     def _allowed(self, name: str, thing: Thing) -> bool:
         return held_out(name, thing) == self.held_out
@@ -281,9 +201,11 @@ class World:
         return None
 
 
-def _a(words: str) -> str:
+def article(words: str) -> str:
+    """The words behind `a` or `an`."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
-def _cap(text: str) -> str:
+def capital(text: str) -> str:
+    """The text with its first letter large."""
     return text[0].upper() + text[1:]

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from statevisor.guests.demo.documents import ANSWER, Piece, text_of
+from statevisor.guests.demo.questions import questions, stranger
 from statevisor.guests.demo.stories import chat, small_chat, tale
 from statevisor.guests.demo.words import OBJECTS, held_out
 from statevisor.guests.demo.world import World
@@ -103,14 +104,14 @@ def test_the_newest_fact_counts() -> None:
     (item,) = world.items
     receiver = item.holder
     assert receiver is not None
-    answers = {question.kind: question.answer for question in world.questions()}
+    answers = {question.kind: question.answer for question in questions(world)}
 
     assert receiver is not giver
     assert answers["who_has"] == f"{receiver.name}."
     assert answers["who_found"] == answers["who_gave"] == f"{giver.name}."
 
     world.lose()
-    assert {q.kind: q.answer for q in world.questions()}["who_has"] == "Nobody."
+    assert {q.kind: q.answer for q in questions(world)}["who_has"] == "Nobody."
 
 
 def test_a_question_about_strangers_is_not_known() -> None:
@@ -118,7 +119,7 @@ def test_a_question_about_strangers_is_not_known() -> None:
     world.find(world.person())
 
     for _ in range(30):
-        question = world.stranger()
+        question = stranger(world)
         assert question.answer == "I do not know."
         assert all(person.name not in question.text for person in world.people)
         assert all(item.thing.noun not in question.text for item in world.items)

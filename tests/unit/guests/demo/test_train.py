@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from statevisor.guests.demo import train
-from statevisor.guests.demo.corpus import Exam, Recipe, Rows, batch, exam
+from statevisor.guests.demo.corpus import Recipe, Rows, batch
 from statevisor.guests.demo.documents import VOCABULARY
 
 
@@ -29,23 +29,6 @@ class Small(torch.nn.Module):
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
         return SimpleNamespace(logits=self.table(input_ids))
-
-
-class Perfect(Small):
-    """Knows the paper: scores the id that follows highest."""
-
-    def __init__(self, paper: Exam, *, wrong_row: int) -> None:
-        super().__init__()
-        self.rows = torch.from_numpy(paper.ids.astype("int64"))
-        self.wrong = wrong_row
-
-    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
-        logits = torch.zeros(*input_ids.shape, VOCABULARY)
-        for row, ids in enumerate(input_ids):
-            known = (self.rows[:, :-1] == ids).all(1).nonzero()[0, 0]
-            if known != self.wrong:
-                logits[row].scatter_(1, self.rows[known, 1:, None], 1.0)
-        return SimpleNamespace(logits=logits)
 
 
 @pytest.fixture
@@ -98,25 +81,3 @@ def test_an_export_is_float16_with_a_config(options: train.Options) -> None:
     assert torch.equal(weight, model.table.weight.half())
     config = json.loads((options.output / "config.json").read_text())
     assert config["architectures"] == ["RWKV7ForCausalLM"]
-
-
-def test_an_exam_counts_exact_answers_only() -> None:
-    paper = exam(2, 6, 1024, held_out=True, plain=True)
-    asked = sum(map(len, paper.answers))
-    wrong = next(row for row, answers in enumerate(paper.answers) if answers)
-
-    def right(model: Small) -> tuple[int, int]:
-        marks = train.examine(model, paper).values()
-        return sum(mark["right"] for mark in marks), sum(mark["asked"] for mark in marks)
-
-    assert right(Perfect(paper, wrong_row=-1)) == (asked, asked)
-    assert right(Perfect(paper, wrong_row=wrong)) == (asked - len(paper.answers[wrong]), asked)
-
-
-def test_the_rate_rises_then_falls() -> None:
-    rates = [train.schedule(done / 100) for done in range(101)]
-
-    assert rates[0] == 0
-    assert max(rates) == rates[2] == 1
-    assert rates[2:] == sorted(rates[2:], reverse=True)
-    assert rates[-1] == pytest.approx(0.04)
