@@ -49,6 +49,7 @@ METERED: Mapping[str, Declared] = {
     "tier_moves_total": Declared("counter", "States moved between tiers.", ("from", "to")),
     "tier_move_seconds": Declared("histogram", "One move between tiers.", ("from", "to")),
     "idle_moves_failed_total": Declared("counter", "Moves of idle actors that did not succeed."),
+    "checkpoints_missed_total": Declared("counter", "Checkpoints that could not be written."),
     "snapshot_seconds": Declared("histogram", "One snapshot."),
     "fork_seconds": Declared("histogram", "One fork, however many children."),
     "mutate_seconds": Declared("histogram", "One mutation."),

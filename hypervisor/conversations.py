@@ -205,11 +205,14 @@ class Conversations:
             self._meter.observe("e2e_request_latency_seconds", seconds)
 
     async def _checkpoint(self, actor: Actor, batcher: Batcher) -> None:
-        """Bound what a crash would have to replay."""
-        if actor.power is not Power.IDLE:
+        """Bound what a crash would have to replay: the copy is made now, written beside."""
+        residency = batcher.residency
+        tokens = actor.record.position - actor.imaged
+        if actor.power is not Power.IDLE or not residency.checkpoints.due(tokens):
             return
-        if actor.record.position - actor.imaged >= self._config.checkpoint_tokens:
-            await batcher.residency.checkpoint(actor)
+        segment, position, absorbed = actor.segment, actor.record.position, actor.absorbed
+        row = await residency.row(actor)
+        self._tasks.spawn(residency.cache(actor, segment, row, position, absorbed))
 
     def _goal(self, actor: Actor, batcher: Batcher, ask: Ask) -> tuple[Goal, tuple[int, ...]]:
         """What the turn is to do, and its prompt as tokens. Raises: InvalidRequest."""

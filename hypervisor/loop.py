@@ -8,7 +8,7 @@ What a feed does then (journal, reply, stop) happens beside the loop, never in i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from statevisor.hypervisor import scheduler
@@ -43,6 +43,14 @@ class Feed(Protocol):
         """A token was drawn; the feed decides whether it becomes due."""
         ...
 
+    def wants_image(self) -> bool:
+        """Whether the slot is to be copied out now, between two steps."""
+        ...
+
+    def staged(self, row: bytearray) -> None:
+        """The copy that was wanted."""
+        ...
+
     def closed(self, error: Exception | None) -> None:
         """The loop has let go of the slot; called exactly once.
 
@@ -71,7 +79,6 @@ class StepLoop:
         self._feeds: list[Feed] = []
         self._wake = asyncio.Event()
         self._turn = 0
-        self.on_step: Callable[[], None] = lambda: None
 
     def add(self, feed: Feed) -> None:
         """Let a feed take part from the next step on."""
@@ -116,7 +123,15 @@ class StepLoop:
             if progress.drew:
                 feed.drawn(progress.result)
         self._fail(bad, NotFinite())
-        self.on_step()
+        for feed in [feeds[work] for work in planned.works]:
+            if feed not in bad and feed.wants_image():
+                await self._stage(feed)
+
+    async def _stage(self, feed: Feed) -> None:
+        """Copy a slot at its step boundary; what is done with the copy happens beside the loop."""
+        row = bytearray(self._guest.layout.row_bytes)
+        await self._engine.run(self._guest.save, feed.slot, memoryview(row))
+        feed.staged(row)
 
     def _gather(self) -> tuple[list[Feed], list[scheduler.Work]]:
         feeds: list[Feed] = []

@@ -33,5 +33,11 @@ class Replay:
     def drawn(self, result: RowResult) -> None:
         raise AssertionError("a replay draws nothing")
 
+    def wants_image(self) -> bool:
+        return False
+
+    def staged(self, row: bytearray) -> None:
+        raise AssertionError("a replay wants no image")
+
     def closed(self, error: Exception | None) -> None:
         self.ended.set_result(error)

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.checkpoints import CheckpointPolicy
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.engine import Engine
 from statevisor.hypervisor.errors import (
@@ -20,6 +21,7 @@ from statevisor.hypervisor.errors import (
     ImageCorrupt,
     IncompatibleImage,
     NoFreeSlot,
+    StatevisorError,
 )
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
@@ -69,6 +71,11 @@ class Residency:
         self._config = config
         self._clock = clock
         self._meter = meter
+        self.checkpoints = CheckpointPolicy(
+            image_bytes=guest.layout.row_bytes,
+            most_tokens=config.checkpoint_tokens,
+            clock=clock,
+        )
         self._freed = asyncio.Event()
         self._queue = asyncio.Lock()
         self.slots = SlotTable(guest.slots)
@@ -220,10 +227,11 @@ class Residency:
         if actor.absorbed >= actor.rest:
             return
         tokens = await self.tokens(actor.segment, actor.absorbed, actor.rest)
-        replay = Replay(slot, tokens)
+        replay, began = Replay(slot, tokens), self._clock.monotonic()
         self._loop.add(replay)
         error = await replay.ended
         actor.absorbed += replay.taken
+        self.checkpoints.replayed(replay.taken, self._clock.monotonic() - began)
         self._meter.count("replayed_tokens_total", replay.taken)
         if error is not None:
             raise error
@@ -342,6 +350,19 @@ class Residency:
         """Write the image of an idle actor where it stands; None for the empty state."""
         return await self._write(actor, await self._save(actor), actor.absorbed)
 
+    async def cache(
+        self, actor: Actor, segment: int, row: bytearray, position: int, absorbed: int
+    ) -> None:
+        """Write a checkpoint; without it a crash replays more, so a failure is only counted."""
+        try:
+            pending = await self.tokens(segment, absorbed, position)
+            await self.keep(segment, position, row, self.meta(position, absorbed, pending))
+        except StatevisorError:
+            self._meter.count("checkpoints_missed_total")
+        else:
+            if actor.segment == segment:
+                actor.imaged = max(actor.imaged, position)
+
     async def _write(self, actor: Actor, row: bytes | bytearray, absorbed: int) -> ImageRef | None:
         position = actor.record.position
         found = await self._catalog.image_at(actor.segment, position)
@@ -364,7 +385,12 @@ class Residency:
         """Make one row durable; an image of the same digest is used again."""
         digest = await asyncio.to_thread(self._images.digest, memoryview(row), meta)
         known = await self._catalog.image(digest)
-        return known or await self._images.put(memoryview(row), meta)
+        if known is not None:
+            return known
+        began = self._clock.monotonic()
+        made = await self._images.put(memoryview(row), meta)
+        self.checkpoints.wrote(made.length, self._clock.monotonic() - began)
+        return made
 
     async def replace(self, actor: Actor, row: bytes) -> None:
         """Overwrite an idle actor's slot with the state its head has just moved to."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from statevisor.hypervisor.commands import TokenEvent
 from statevisor.hypervisor.plan import Logprobs, RowResult
@@ -29,6 +30,18 @@ class Goal:
     stop_ids: frozenset[int] = frozenset()  #: end-of-text ids included unless ignored
 
 
+class Stage(Protocol):
+    """What takes images of a state while a turn changes it."""
+
+    def due(self, taken: int) -> bool:
+        """Whether an image is due once the turn has absorbed so many tokens."""
+        ...
+
+    def keep(self, turn: Turn, taken: int, row: bytearray) -> None:
+        """Take the row as it was then."""
+        ...
+
+
 class Turn:
     """The feed of one turn."""
 
@@ -44,12 +57,12 @@ class Turn:
         tokenizer: Tokenizer,
         push: Callable[[Turn, TokenEvent], None],
         now: float = 0.0,
+        stage: Stage | None = None,
     ) -> None:
         self.id = id
         self.slot = slot
         self.position = position  #: length of the transcript, generated tokens included
         self.start = position  #: position of the first generated token
-        self.committed = position  #: how far the journal is durable
         self.told_at = now  #: when it began or its last token was told, of the monotonic clock
         self.taken = 0  #: tokens absorbed since the turn began
         self.generated: list[int] = []
@@ -65,7 +78,40 @@ class Turn:
         self._stops = StopMatcher(goal.stop)
         self._pieces: list[str] = []
         self._push = push
+        self._stage = stage
         self._cancelled = False
+        self._committed = position
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
+
+    @property
+    def committed(self) -> int:
+        """How far the transcript is durable."""
+        return self._committed
+
+    @committed.setter
+    def committed(self, position: int) -> None:
+        self._committed = position
+        self._tell(position)
+
+    async def reached(self, position: int) -> bool:
+        """Wait until the transcript is durable up to a position; False if it never will be."""
+        if position <= self._committed or self.ended.done():
+            return position <= self._committed
+        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((position, waiting))
+        return await waiting
+
+    def _tell(self, position: int) -> None:
+        for wanted, waiting in self._waiting:
+            if wanted <= position and not waiting.done():
+                waiting.set_result(True)
+        self._waiting = [pair for pair in self._waiting if not pair[1].done()]
+
+    def settled(self) -> None:
+        """Nothing more will be committed: whoever waits for more is told."""
+        for _, waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(False)
 
     @property
     def text(self) -> str:
@@ -109,6 +155,19 @@ class Turn:
         assert result.token is not None
         self._tokens, self._next = [result.token], 0
         self._push(self, self._take(result.token, result.logprobs))
+
+    def wants_image(self) -> bool:
+        pending = self._next < len(self._tokens)
+        return (
+            self._stage is not None
+            and self.finish is None
+            and pending
+            and self._stage.due(self.taken)
+        )
+
+    def staged(self, row: bytearray) -> None:
+        assert self._stage is not None
+        self._stage.keep(self, self.taken, row)
 
     def closed(self, error: Exception | None) -> None:
         if self.finish is None:

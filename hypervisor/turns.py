@@ -21,9 +21,10 @@ from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.loop import NotFinite
 from statevisor.hypervisor.ports import Catalog, Clock, Guard, Tokenizer
 from statevisor.hypervisor.records import TurnRecord
-from statevisor.hypervisor.residency import NOT_FINITE
+from statevisor.hypervisor.residency import NOT_FINITE, Residency
 from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
 from statevisor.hypervisor.stream import TurnStream
+from statevisor.hypervisor.tasks import Tasks
 from statevisor.hypervisor.turn import Goal, Turn
 from statevisor.hypervisor.vocab import FinishReason
 
@@ -54,8 +55,9 @@ def goal_from(record: Mapping[str, Any]) -> Goal:
 class Turns:
     """Runs turns of resident actors; the caller holds the actor's mailbox."""
 
-    def __init__(self, catalog: Catalog, gate: OutputGate, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, gate: OutputGate, tasks: Tasks, clock: Clock) -> None:
         self._catalog = catalog
+        self._tasks = tasks
         self._gate = gate
         self._clock = clock
 
@@ -132,6 +134,7 @@ class Turns:
             tokenizer=batcher.guest.tokenizer,
             push=push,
             now=began,
+            stage=_Staging(self._tasks, residency, actor),
         )
         for event in turn.replayed(told):
             stream.put(event)
@@ -164,6 +167,7 @@ class Turns:
             await self._gate.settled(turn)
         except StatevisorError as fault:
             failed = fault
+        turn.settled()
         finish = turn.finish or FinishReason.ERROR
         position = turn.position if failed is None else turn.committed
         finish = FinishReason.ERROR if failed is not None else finish
@@ -275,6 +279,34 @@ class Turns:
                 broken=True,
             )
         return len(turns)
+
+
+class _Staging:
+    """Checkpoints of an actor in the middle of a turn, one at a time, off the step path."""
+
+    def __init__(self, tasks: Tasks, residency: Residency, actor: Actor) -> None:
+        self._tasks = tasks
+        self._residency = residency
+        self._actor = actor
+        self._segment = actor.segment
+        self._absorbed = actor.absorbed  # before the turn
+        self._busy = False
+
+    def due(self, taken: int) -> bool:
+        tokens = self._absorbed + taken - self._actor.imaged
+        return not self._busy and self._residency.checkpoints.due(tokens)
+
+    def keep(self, turn: Turn, taken: int, row: bytearray) -> None:
+        self._busy = True
+        self._tasks.spawn(self._keep(turn, self._absorbed + taken, row))
+
+    async def _keep(self, turn: Turn, absorbed: int, row: bytearray) -> None:
+        """Write the image once the journal has every token that it stands for."""
+        try:
+            if await turn.reached(absorbed + 1):
+                await self._residency.cache(self._actor, self._segment, row, absorbed + 1, absorbed)
+        finally:
+            self._busy = False
 
 
 def _held(actor: Actor) -> int:

@@ -90,7 +90,7 @@ class Visor:
             )
             self._batchers[guest.name] = batcher
             histories[guest.name] = History(guest, batcher.residency, catalog, images, paths)
-        self._turns = Turns(catalog, self._gate, clock)
+        self._turns = Turns(catalog, self._gate, self._tasks, clock)
         roster = self._roster = Roster(
             batchers=self._batchers,
             histories=histories,
