@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from sqlalchemy import (
     cast,
     delete,
     func,
+    or_,
     select,
     update,
 )
@@ -26,14 +27,18 @@ from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
 from statevisor.hypervisor.ports import Guard, NewActor
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.store.guards import check_guard
-from statevisor.store.prepared import Prepared, PreparedIn, inserting
+from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import actor, actor_label, version
 
 
 def shown_name(row: Any, other: Any) -> ColumnElement[str]:
     """An actor's name as others read it: a deleted one whose name is used again shows its id."""
-    again = select(other.c.id).where(other.c.name == row.c.name, other.c.id != row.c.id).exists()
+    same = select(other.c.id).where(other.c.name == row.c.name)
+    again = or_(
+        same.where(other.c.deleted_us.is_(None)).exists(),
+        same.where(other.c.deleted_us.is_not(None), other.c.id != row.c.id).exists(),
+    )
     return case((and_(row.c.deleted_us.is_not(None), again), row.c.id), else_=row.c.name)
 
 
@@ -53,7 +58,6 @@ _ROWS = (
 LIVING = _ROWS.where(actor.c.deleted_us.is_(None))
 _BY_ID = Prepared(LIVING.where(actor.c.id == bindparam("key")))
 _BY_NAME = Prepared(LIVING.where(actor.c.name == bindparam("key")))
-_BY_IDS = PreparedIn(lambda keys: LIVING.where(actor.c.id.in_(keys)))
 _COUNT = Prepared(select(func.count()).select_from(actor).where(actor.c.deleted_us.is_(None)))
 _HERITAGE = Prepared(
     select(actor.c.model, actor.c.base, actor.c.drift).where(actor.c.id == bindparam("key"))
@@ -133,12 +137,6 @@ def reserve_seq(conn: Connection, actor_id: str) -> tuple[int, int, bool]:
     return row.next_seq, row.epoch, row.drift
 
 
-def records(conn: Connection, ids: Sequence[str]) -> tuple[ActorRecord, ...]:
-    """Living actors, in the order asked for."""
-    found = {row.id: from_row(row).record for row in _BY_IDS.all(conn, ids)}
-    return tuple(found[one] for one in ids)
-
-
 def count(conn: Connection) -> int:
     """Living actors."""
     return _COUNT.scalar(conn, {}) or 0
@@ -154,8 +152,11 @@ def add(
     next_seq: int,
     parent: int | None = None,
     drift: bool = False,
-) -> None:
-    """Insert an actor that stands at its newest version. Raises: ActorExists."""
+) -> ActorRecord:
+    """Insert an actor that stands at its newest version; the record lacks its parent's handle.
+
+    Raises: ActorExists.
+    """
     values = {
         "id": new.id,
         "name": new.name,
@@ -183,6 +184,22 @@ def add(
             f"an actor named {new.name!r} exists, or one of id {new.id} did"
         ) from error
     _label(scope.conn, new.id, new.labels)
+    return ActorRecord(
+        id=new.id,
+        name=new.name,
+        model=new.model,
+        segment=segment,
+        position=position,
+        base=base,
+        head=next_seq - 1,
+        generation=1,
+        seed=new.seed,
+        epoch=1,
+        labels=dict(new.labels),
+        drift=drift,
+        created_at=scope.now_us,
+        updated_at=scope.now_us,
+    )
 
 
 def change(scope: Scope, old: Actor, **columns: Any) -> Actor:

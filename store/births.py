@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from statevisor.hypervisor.ports import ImageMeta, NewActor, Once, Origin, Provenance
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
@@ -25,10 +26,11 @@ def create(scope: Scope, new: NewActor, prompt: Sequence[int], once: Once | None
     """An actor with a root segment and version 0 behind its prompt. Raises: ActorExists."""
     operations.check(scope, once)
     segment = segments.insert_segment(scope.conn, new.id, 0)
-    actors.add(scope, new, segment=segment.record.id, position=len(prompt), base=0, next_seq=1)
+    made = actors.add(
+        scope, new, segment=segment.record.id, position=len(prompt), base=0, next_seq=1
+    )
     runs.insert_run(scope.conn, segment.record.id, 0, "prompt", prompt)
     _version(scope, new, 0, segment, len(prompt), Op.CREATE, (), scope.builds.get(new.model))
-    made = actors.get(scope.conn, new.id).record
     operations.keep(scope, once, actor=made)
     return made
 
@@ -50,9 +52,10 @@ def fork(
     parent = origins.parent(scope, origin, here)
     source = actors.heritage(scope.conn, here.record.actor_id)
     drift = parent.drift or source.drift
+    made = []
     for new in children:
         segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=here)
-        actors.add(
+        child = actors.add(
             scope,
             new,
             segment=segment.record.id,
@@ -62,6 +65,7 @@ def fork(
             parent=parent.id,
             drift=drift,
         )
+        made.append(child)
         first = _version(
             scope, new, 0, segment, origin.position, Op.FORK, (parent.id,), parent.build, drift
         )
@@ -70,7 +74,9 @@ def fork(
             runs.insert_run(scope.conn, segment.record.id, origin.position, "prompt", prompt)
             build = scope.builds.get(new.model)
             _version(scope, new, 1, segment, end, Op.TURN, (first,), build, drift)
-    records = actors.records(scope.conn, [new.id for new in children])
+    # Only now: a child may have taken the last name of a deleted parent.
+    handle = versions.handle(scope.conn, parent.id)
+    records = tuple(replace(child, parent=handle) for child in made)
     operations.keep(scope, once, actors=records)
     return records
 
@@ -95,11 +101,13 @@ def import_image(
         below = segments.insert_segment(scope.conn, new.id, base)
         runs.insert_run(scope.conn, below.record.id, base, "prompt", meta.pending)
     segment = segments.insert_segment(scope.conn, new.id, meta.position, parent=below, rooted=True)
-    actors.add(scope, new, segment=segment.record.id, position=meta.position, base=base, next_seq=1)
+    actor = actors.add(
+        scope, new, segment=segment.record.id, position=meta.position, base=base, next_seq=1
+    )
     checkpoints.keep(scope, segment.record.id, meta.position, image)
     number = _version(scope, new, 0, segment, meta.position, Op.IMPORT, (), image.build)
     making.explain(scope, number, segment.record.id, Provenance(agent=agent))
-    made = actors.get(scope.conn, new.id).record, versions.one(scope.conn, number)
+    made = actor, versions.one(scope.conn, number)
     operations.keep(scope, once, actor=made[0], version=made[1])
     return made
 

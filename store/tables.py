@@ -62,7 +62,7 @@ actor = Table(
     "actor",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("name", Text, nullable=False, index=True),
+    Column("name", Text, nullable=False),
     Column("model", Text, nullable=False),
     Column("segment", ForeignKey("segment.id"), nullable=False),
     Column("position", BigInteger, nullable=False),  # without the journalled tokens of `turn_id`
@@ -93,6 +93,12 @@ Index(
     postgresql_where=actor.c.deleted_us.is_(None),
 )
 
+Index(
+    "ix_actor_last_name",
+    actor.c.name,
+    sqlite_where=actor.c.deleted_us.is_not(None),
+    postgresql_where=actor.c.deleted_us.is_not(None),
+)
 Index(
     "ix_actor_deleted",
     actor.c.deleted_us,

@@ -101,6 +101,11 @@ _AT = Prepared(
     .order_by(version.c.id.desc())
     .limit(1)
 )
+_HANDLE = Prepared(
+    select(_name.label("name"), version.c.seq)
+    .join(actor, actor.c.id == version.c.actor_id)
+    .where(version.c.id == bindparam("key"))
+)
 _MADE = Prepared(
     select(
         version.c.id, version.c.place, version.c.position, version.c.build, version.c.drift
@@ -188,6 +193,12 @@ def at(conn: Connection, segment: Segment, position: int, *, hidden: bool = Fals
 def maker(conn: Connection, segment: int, position: int) -> int | None:
     """The version whose making computed the state at a place of this very segment."""
     return _MAKER.scalar(conn, {"at": segment, "top": position})
+
+
+def handle(conn: Connection, number: int) -> str:
+    """How a version is shown."""
+    row = _HANDLE.one(conn, {"key": number})
+    return f"{row.name}@{row.seq}"
 
 
 def made(conn: Connection, number: int) -> Made:

@@ -111,7 +111,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("deleted_us IS NOT NULL"),
         postgresql_where=sa.text("deleted_us IS NOT NULL"),
     )
-    op.create_index("ix_actor_name", "actor", ["name"], unique=False)
+    op.create_index(
+        "ix_actor_last_name",
+        "actor",
+        ["name"],
+        unique=False,
+        sqlite_where=sa.text("deleted_us IS NOT NULL"),
+        postgresql_where=sa.text("deleted_us IS NOT NULL"),
+    )
     op.create_index(
         "uq_actor_living_name",
         "actor",
