@@ -180,6 +180,15 @@ class ImageMeta:
     pending: tuple[int, ...]  #: the tokens absorbed..position
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Where an image lies."""
+
+    slab: int
+    offset: int
+    length: int
+
+
 class Images(Protocol):
     """Durable images in slab files."""
 
@@ -205,6 +214,18 @@ class Images(Protocol):
 
     def decode(self, file: bytes, out: memoryview, expect: Fingerprints) -> ImageMeta:
         """Check an exported file and copy its row. Raises: ImageCorrupt, IncompatibleImage."""
+        ...
+
+    async def verify(self, ref: ImageRef) -> ImageMeta:
+        """Read an image and check every bit of it. Raises: ImageCorrupt, IncompatibleImage."""
+        ...
+
+    def extents(self) -> frozenset[Extent]:
+        """Everything that is in use, images being written included."""
+        ...
+
+    def reclaim(self, extent: Extent) -> None:
+        """Give back an extent that no row names and nobody will name. Raises: StatevisorError."""
         ...
 
     def free(self, ref: ImageRef) -> None:
@@ -344,6 +365,45 @@ class ActorQuery:
     exclude: frozenset[str] | None = None
     after: str | None = None  #: id
     limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """An image as that of a place."""
+
+    segment: int
+    position: int
+    image: ImageRef
+    actor_id: str
+    model: str
+    rooted: bool  #: no replay leads to it
+    pinned: bool  #: the actor is
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rubbish:
+    """What a sweep would take out now."""
+
+    actors: int  #: deleted ones that nothing living descends from
+    versions: int
+    tokens: int
+    images: int  #: that only they name
+    nbytes: int
+    orphans: int  #: images that no place names any more, waiting to be freed
+    orphan_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong in a data folder."""
+
+    kind: str
+    detail: str
+    advice: str  #: what to do, or what a repair does
+    actor: str | None = None
+    version: str | None = None
+    repaired: bool = False
 
 
 class Catalog(Protocol):
@@ -562,6 +622,56 @@ class Catalog(Protocol):
         """
         ...
 
+    async def checkpoints(self, after: int, limit: int) -> tuple[Checkpoint, ...]:
+        """The images of `limit` segments with ids above `after`, by segment and position.
+
+        Whole segments only; an empty answer is the end.
+        """
+        ...
+
+    async def anchors(self) -> Mapping[tuple[int, int], str]:
+        """Places whose images stay, and why: `named` by a snapshot or a tag, or `base` of an actor.
+
+        A base is the nearest image below the segment that a living actor stands on.
+        """
+        ...
+
+    async def rubbish(self) -> Rubbish:
+        """What sweeps would take out; changes nothing."""
+        ...
+
+    async def forget(self, places: Sequence[tuple[int, int]]) -> None:
+        """Take images from places; those that no other place names are freed by later sweeps.
+
+        The image that a rooted segment begins with stays.
+        """
+        ...
+
+    async def check(self) -> tuple[Finding, ...]:
+        """Look for rows that contradict each other; reads everything but images."""
+        ...
+
     async def claim(self, owner: str) -> int:
         """Take the data folder: a new, higher incarnation; older writers are fenced."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """A finished backup."""
+
+    target: str
+    images: int
+    nbytes: int  #: of the whole backup
+
+
+class Archive(Protocol):
+    """Copies of the whole data folder."""
+
+    async def write(self, target: str) -> Archived:
+        """Copy everything that is committed, while others work; no image may be freed meanwhile.
+
+        `target` is a new folder, or a new file if it ends in .tar; it appears when it is complete.
+        Raises: Conflict (it exists), ImageCorrupt, Unavailable (the disk fails), InvalidRequest.
+        """
         ...

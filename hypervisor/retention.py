@@ -32,7 +32,7 @@ class Keep(StrEnum):
 def surplus(
     positions: Collection[int], fixed: Collection[int] = (), dense: int = DENSE
 ) -> frozenset[int]:
-    """The positions of one segment's images that may go; `fixed` ones stay whatever their place.
+    """The positions of one segment's images that may go; `fixed` ones stay, `dense` is at least 1.
 
     At distance d from the newest, beyond `dense`, the positions are divided into cells of the
     greatest power of two below d, counted from 0; the oldest image of a cell stays. Cells only

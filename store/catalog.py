@@ -18,6 +18,8 @@ from sqlalchemy import Connection
 from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.ports import (
     ActorQuery,
+    Checkpoint,
+    Finding,
     Guard,
     ImageMeta,
     JournalEntry,
@@ -25,6 +27,7 @@ from statevisor.hypervisor.ports import (
     Once,
     Origin,
     Provenance,
+    Rubbish,
 )
 from statevisor.hypervisor.records import (
     ActorRecord,
@@ -42,11 +45,13 @@ from statevisor.store import (
     branches,
     checkpoints,
     journal,
+    keeping,
     lineage,
     making,
     operations,
     owners,
     rosters,
+    rowcheck,
     segments,
     sweep,
     transcripts,
@@ -227,6 +232,18 @@ class SqlCatalog:
     async def live_images(self) -> tuple[ImageRef, ...]:
         return await self._readers.run(checkpoints.live)
 
+    async def checkpoints(self, after: int, limit: int) -> tuple[Checkpoint, ...]:
+        return await self._readers.run(keeping.page, after, limit)
+
+    async def anchors(self) -> Mapping[tuple[int, int], str]:
+        return await self._readers.run(keeping.anchors)
+
+    async def rubbish(self) -> Rubbish:
+        return await self._readers.run(keeping.rubbish)
+
+    async def check(self) -> tuple[Finding, ...]:
+        return await self._readers.run(rowcheck.check)
+
     async def turn(self, turn_id: str) -> TurnRecord:
         ends = self._tails.ends()
         return turns.shown(await self._readers.run(turns.get, turn_id), ends)
@@ -378,6 +395,9 @@ class SqlCatalog:
 
     async def remember(self, once: Once, result: Mapping[str, Any]) -> None:
         await self._writer.submit(lambda scope: operations.remember(scope, once, result))
+
+    async def forget(self, places: Sequence[tuple[int, int]]) -> None:
+        await self._writer.submit(lambda scope: keeping.forget(scope, places))
 
     async def sweep(self, *, grace_us: int) -> tuple[ImageRef, ...]:
         """As the port says; one call takes out a bounded number of actors."""

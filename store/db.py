@@ -11,7 +11,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,6 +81,33 @@ def open_engine(path: Path, *, connections: int, read_only: bool = False) -> Eng
             dbapi.execute(f"PRAGMA {pragma}")
 
     return engine
+
+
+def faults(conn: Connection) -> list[str]:
+    """What the database itself finds wrong in its file; reads all of it. Raises: DBAPIError."""
+    found = [str(row[0]) for row in execute(conn, "PRAGMA integrity_check") if row[0] != "ok"]
+    for table, row, parent, _ in execute(conn, "PRAGMA foreign_key_check"):
+        found.append(f"row {row} of {table} names a row of {parent} that does not exist")
+    return found
+
+
+def copy(path: Path, target: Path) -> None:
+    """Copy a database as it is at one moment, while others use it; durable when it returns.
+
+    Slow. Raises: Unavailable, StatevisorError.
+    """
+    try:
+        with (
+            closing(sqlite3.connect(path)) as source,
+            closing(sqlite3.connect(target)) as made,
+        ):
+            source.backup(made)
+            # One file: nothing of the copy may be left in a log beside it.
+            made.execute("PRAGMA journal_mode=DELETE")
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"cannot copy the catalog to {target}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise StatevisorError(f"the catalog cannot be copied: {error}") from error
 
 
 def begin(conn: Connection, *, write: bool) -> None:

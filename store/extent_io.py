@@ -8,6 +8,7 @@ from typing import Final
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
 from statevisor.hypervisor.ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
+from statevisor.store import codec
 from statevisor.store.codec import ALIGN
 from statevisor.store.digest import ImageHash, pieces
 from statevisor.store.extent import (
@@ -86,6 +87,19 @@ def read_extent(files: Files, fd: int, ref: ImageRef, parts: Sequence[memoryview
     except IncompatibleImage as error:
         raise IncompatibleImage(f"{at(ref)}: {error.detail}", hint=error.hint) from error
     return header
+
+
+def verify_extent(files: Files, fd: int, ref: ImageRef) -> ImageMeta:
+    """Read an image that `check_ref` let pass, checking its bits and its header's sense.
+
+    Raises: ImageCorrupt, IncompatibleImage.
+    """
+    image = memoryview(bytearray(ref.nbytes))
+    header = read_extent(files, fd, ref, [image])
+    meta = codec.read_header(image, len(image))
+    if (meta.position, meta.absorbed) != (header.position, header.absorbed):
+        raise ImageCorrupt(f"{at(ref)}: the extent's header speaks of another position")
+    return meta
 
 
 def check_ref(ref: ImageRef) -> None:

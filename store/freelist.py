@@ -87,6 +87,10 @@ class FreeList:
         """Whether exactly this range is in use."""
         return self._used.get(offset) == length
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """Offset and length of every used range."""
+        return list(self._used.items())
+
     def check(self) -> None:
         """Raise AssertionError unless used and free ranges cover the slab, each byte once."""
         assert self._starts == sorted(self._free), "the order of the free ranges is lost"

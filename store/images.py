@@ -21,12 +21,19 @@ from statevisor.hypervisor.errors import (
     Unavailable,
 )
 from statevisor.hypervisor.layout import Fingerprints
-from statevisor.hypervisor.ports import ImageMeta
+from statevisor.hypervisor.ports import Extent, ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
 from statevisor.store.digest import PIECE_BYTES, ImageHash, digest
 from statevisor.store.extent import ExtentHeader, extent_bytes
-from statevisor.store.extent_io import at, check_ref, hash_image, read_extent, write_extent
+from statevisor.store.extent_io import (
+    at,
+    check_ref,
+    hash_image,
+    read_extent,
+    verify_extent,
+    write_extent,
+)
 from statevisor.store.files import Files
 from statevisor.store.group_sync import GroupSync
 from statevisor.store.room import NO_DISK, Room
@@ -101,6 +108,15 @@ class SlabImages:
         with self._reading(ref) as slab:
             return await self._workers.run(_read_file, self._files, slab.fd, ref)
 
+    async def verify(self, ref: ImageRef) -> ImageMeta:
+        """Read an image and check every bit of it. Raises: ImageCorrupt, IncompatibleImage."""
+        with self._reading(ref) as slab:
+            return await self._workers.run(verify_extent, self._files, slab.fd, ref)
+
+    def extents(self) -> frozenset[Extent]:
+        """Everything that is in use, images being written included."""
+        return self._slabs.extents()
+
     def decode(self, file: bytes, out: memoryview, expect: Fingerprints) -> ImageMeta:
         """Check an exported file and copy its row. Raises: ImageCorrupt, IncompatibleImage."""
         return codec.decode(file, out.cast("B"), expect)
@@ -161,6 +177,10 @@ class SlabImages:
             self._room.give(place)
             raise
         return ref
+
+    def reclaim(self, extent: Extent) -> None:
+        """Give back an extent that no row names and nobody will name. Raises: StatevisorError."""
+        self._room.give(Place(slab=extent.slab, offset=extent.offset, length=extent.length))
 
     def free(self, ref: ImageRef) -> None:
         """Give the extent back, once its readers are done; call it after the freeing commit.

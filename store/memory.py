@@ -40,10 +40,10 @@ from statevisor.store.guards import (
     check_start,
     result_of,
 )
-from statevisor.store.memory_reading import MemoryReading
+from statevisor.store.memory_keeping import MemoryKeeping
 
 
-class MemoryCatalog(MemoryReading):
+class MemoryCatalog(MemoryKeeping):
     """A `Catalog` without a file; two values of it share nothing."""
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ It knows paths and places, nothing of actors' present fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,16 +150,17 @@ class History:
         """The id of the next version; never used again."""
         return self._made
 
-    def needed(self, actor_id: str) -> bool:
-        """Whether another actor's history goes through this one's."""
+    def needed(self, actor_id: str, beside: Collection[str] = ()) -> bool:
+        """Whether another actor's history goes through this one's, some left out."""
+        others = {actor_id, *beside}
         return any(
             self.segments[here.parent - 1].actor_id == actor_id
             for here in self.segments
-            if here.id not in self.gone and here.parent is not None and here.actor_id != actor_id
+            if here.id not in self.gone and here.parent is not None and here.actor_id not in others
         ) or any(
             self.versions[parent].actor_id == actor_id
             for one in self.versions.values()
-            if one.actor_id != actor_id
+            if one.actor_id not in others
             for parent in one.parents
         )
 

@@ -6,7 +6,7 @@ import hashlib
 
 from statevisor.hypervisor.errors import ImageCorrupt, StatevisorError
 from statevisor.hypervisor.layout import Fingerprints
-from statevisor.hypervisor.ports import ImageMeta
+from statevisor.hypervisor.ports import Extent, ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
 
@@ -49,6 +49,25 @@ class MemoryImages:
         codec.check_room(meta, len(out))
         out[:] = file[len(file) - len(out) :]
         return meta
+
+    async def verify(self, ref: ImageRef) -> ImageMeta:
+        """Read an image and check every bit of it. Raises: ImageCorrupt, IncompatibleImage."""
+        file = memoryview(await self.export(ref))
+        return codec.read_header(file, len(file))
+
+    def extents(self) -> frozenset[Extent]:
+        """Everything that is in use."""
+        return frozenset(
+            Extent(slab=ref.slab, offset=ref.offset, length=ref.length)
+            for ref in self._refs.values()
+        )
+
+    def reclaim(self, extent: Extent) -> None:
+        """Forget an image that nobody names. Raises: StatevisorError."""
+        ref = self._refs.get(extent.offset)
+        if ref is None:
+            raise StatevisorError(f"{extent} is not in use")
+        self.free(ref)
 
     def digest(self, row: memoryview, meta: ImageMeta) -> str:
         """The digest that `put` of this state would give."""

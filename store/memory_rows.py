@@ -71,6 +71,7 @@ class MemoryRows:
         self._turns: dict[str, TurnRecord] = {}
         self._images: dict[str, ImageRef] = {}
         self._orphans: dict[str, int] = {}  #: images that no place names, and since when
+        self._named_us: dict[tuple[int, int], int] = {}  #: since when a place has its image
         self._tags: dict[str, int] = {}
         self._operations: dict[str, OperationRecord] = {}
 
@@ -335,6 +336,7 @@ class MemoryRows:
     def _keep(self, segment: int, position: int, image: ImageRef) -> None:
         """Name an image as that of a place; the first one named stays, its newest bytes count."""
         kept = self._history.checkpoints.setdefault((segment, position), image.digest)
+        self._named_us.setdefault((segment, position), self._now_us())
         if kept == image.digest:
             self._images[image.digest] = image
             self._orphans.pop(image.digest, None)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from statevisor.hypervisor.errors import QuotaExceeded, StatevisorError, Unavailable
+from statevisor.hypervisor.ports import Extent
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.codec import ALIGN
 from statevisor.store.files import Files
@@ -163,6 +164,15 @@ class Slabs:
     def all(self) -> tuple[Slab, ...]:
         """Every slab whose file is there."""
         return tuple(self._slabs.values())
+
+    def extents(self) -> frozenset[Extent]:
+        """Everything that is in use, lost extents included."""
+        lost = [Extent(slab=it.slab, offset=it.offset, length=it.length) for it in self._lost]
+        return frozenset(
+            Extent(slab=slab.id, offset=offset, length=length)
+            for slab in self._slabs.values()
+            for offset, length in slab.room.ranges()
+        ).union(lost)
 
     @property
     def used_bytes(self) -> int:

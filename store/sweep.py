@@ -65,7 +65,7 @@ _DROP_SEGMENT = Prepared(delete(segment).where(segment.c.id == bindparam("key"))
 
 _unnamed = ~exists(select(checkpoint.c.digest).where(checkpoint.c.digest == image.c.digest))
 _NAMED = Prepared(select(checkpoint.c.digest).where(checkpoint.c.segment.in_(_segments)).distinct())
-_ORPHAN = Prepared(
+ORPHAN = Prepared(
     update(image)
     .where(image.c.digest == bindparam("key"), _unnamed)
     .values(orphaned_us=bindparam("now"))
@@ -100,4 +100,4 @@ def _purge(scope: Scope, actor_id: str) -> None:
     for row in own:
         _DROP_SEGMENT.run(scope.conn, {"key": row.id})
     for row in images:
-        _ORPHAN.run(scope.conn, {"key": row.digest, "now": scope.now_us})
+        ORPHAN.run(scope.conn, {"key": row.digest, "now": scope.now_us})

@@ -12,7 +12,7 @@ import safetensors
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, StatevisorError
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import ImageMeta, Images
+from statevisor.hypervisor.ports import Extent, ImageMeta, Images
 from statevisor.store.images import SlabImages
 from statevisor.store.memory_images import MemoryImages
 from statevisor.store.slabs import SlabConfig
@@ -287,3 +287,31 @@ async def test_the_room_is_told(images):
     ref = await images.put(make_row(meta), meta)
     assert images.used_bytes == ref.length
     assert images.capacity_bytes >= images.used_bytes
+
+
+async def test_what_is_verified_is_the_whole_image(images, store):
+    meta = make_meta()
+    ref = await images.put(make_row(meta), meta)
+    assert await images.verify(ref) == meta
+    for bit in (3, ref.nbytes * 4, ref.nbytes * 8 - 1):
+        store.flip(ref, bit)
+        with pytest.raises(ImageCorrupt):
+            await images.verify(ref)
+        store.flip(ref, bit)
+    assert await images.verify(ref) == meta
+
+
+async def test_what_is_in_use_can_be_listed_and_given_back(images):
+    meta = make_meta()
+    refs = [await images.put(make_row(meta, k), meta) for k in range(3)]
+
+    def place(ref):
+        return Extent(slab=ref.slab, offset=ref.offset, length=ref.length)
+
+    assert images.extents() == {place(ref) for ref in refs}
+    images.reclaim(place(refs[1]))
+    assert images.extents() == {place(refs[0]), place(refs[2])}
+    with pytest.raises(StatevisorError):
+        images.reclaim(place(refs[1]))
+    with pytest.raises(ImageCorrupt):
+        await images.verify(refs[1])

@@ -120,6 +120,7 @@ class Player:
             self.bring: 0.5,
             self.claim: 0.2,
             self.sweep: 0.7,
+            self.forget: 0.7,
         }
         (kind,) = self.dice.choices(list(kinds), list(kinds.values()))
         await kind(actor)
@@ -241,9 +242,19 @@ class Player:
     async def sweep(self, _: Any) -> None:
         await self.pair.ask("sweep", grace_us=self.dice.choice((-1, 0)))
 
+    async def forget(self, _: Any) -> None:
+        found = await self.pair.ask("checkpoints", 0, 50)
+        if found:
+            one = self.dice.choice(found)
+            await self.pair.ask("forget", [(one.segment, one.position)])
+
     async def look(self) -> None:
         """Ask both about everything there is."""
         ask = self.pair.ask
+        await ask("rubbish")
+        await ask("anchors")
+        await ask("checkpoints", self.dice.choice((0, 0, 5)), self.dice.choice((2, 50)))
+        assert await ask("check") == ()
         await ask("live_images")
         await ask("count_actors")
         for key in "abc":

@@ -37,7 +37,7 @@ def test_what_is_fixed_stays_and_stands_for_no_other() -> None:
     assert surplus(positions, fixed=[3000]) == surplus(positions) - {3000}
 
 
-@given(st.sets(st.integers(0, 1 << 20), max_size=60), st.integers(0, 4096))
+@given(st.sets(st.integers(0, 1 << 20), max_size=60), st.integers(1, 4096))
 def test_the_newest_and_the_oldest_stay(positions: set[int], dense: int) -> None:
     gone = surplus(positions, dense=dense)
 

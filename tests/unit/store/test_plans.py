@@ -33,6 +33,8 @@ WHOLE = {
     "checkpoints._ALL": {"image"},
     "actors._TAKE_OVER": {"actor"},
     "actors._COUNT": {"actor"},
+    "keeping._SNAPSHOTS": {"version"},
+    "keeping._STANDS": {"actor"},
     "journal._OPEN": {"turn"},  # by an index of the open ones
     "turns._OPEN": {"turn"},
 }
