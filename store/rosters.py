@@ -15,7 +15,7 @@ from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.tables import actor, actor_label
 
 _ESCAPE = re.compile("[/%_]")
-_CHUNK = 500  #: rows or ids in one statement
+_CHUNK = 500  #: rows or ids in one statement at most
 
 
 def page(conn: Connection, query: ActorQuery) -> tuple[list[Actor], bool]:
@@ -41,17 +41,19 @@ def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Any]:
     }
     given = {name: one for name, one in params.items() if one is not None}
     after = query.after or ""
+    # One row beyond the page tells whether more follow; filters held here may need further chunks.
+    chunk = _CHUNK if query.exclude else min(_CHUNK, query.limit + 1)
     if query.ids is not None:
         wanted = sorted(one for one in query.ids if one > after)
         chosen = _chosen(frozenset(given))
-        for at in range(0, len(wanted), _CHUNK):
-            yield from chosen.all(conn, wanted[at : at + _CHUNK], given)
+        for at in range(0, len(wanted), chunk):
+            yield from chosen.all(conn, wanted[at : at + chunk], given)
         return
     pages = _pages(frozenset(given))
     while True:
-        part = pages.all(conn, given | {"after": after, "limit": _CHUNK})
+        part = pages.all(conn, given | {"after": after, "limit": chunk})
         yield from part
-        if len(part) < _CHUNK:
+        if len(part) < chunk:
             return
         after = part[-1].id
 
