@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statevisor.hypervisor.plan import Logprobs
-from statevisor.hypervisor.ports import FamilyDiff, Mutation, Once
+from statevisor.hypervisor.ports import FamilyDiff, Finding, Mutation, Once
 from statevisor.hypervisor.records import ActorRecord, VersionRecord
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason, Rng, Tier
@@ -143,6 +143,28 @@ class ImportImage:
     once: Once | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gc:
+    """Take out what nothing needs."""
+
+    grace_s: float = 900.0  #: nothing younger goes; an image is freed that long after its last name
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fsck:
+    """Read everything and compare."""
+
+    repair: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    """Copy the whole data folder."""
+
+    target: str  #: a path on the server's machine: a new folder, or a new file ending in .tar
+
+
 # -- views ---------------------------------------------------------------------------------------
 
 
@@ -270,3 +292,47 @@ class DrainView:
     hibernated: int
     images: int
     failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcLine:
+    """Images of one fate."""
+
+    reason: str
+    images: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcView:
+    """What a gc took out, or would take out."""
+
+    dry_run: bool
+    actors: int  #: deleted ones whose rows are gone
+    versions: int
+    tokens: int
+    removed: tuple[GcLine, ...]  #: deleted | surplus | unnamed
+    kept: tuple[GcLine, ...]  #: see `hypervisor/retention.py`
+    freed_images: int  #: given back now: their grace has passed
+    freed_bytes: int
+    waiting_images: int  #: named no more, freed by a gc after the grace
+    waiting_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FsckView:
+    """What a check found."""
+
+    ok: bool  #: nothing is wrong, or everything was repaired
+    images: int  #: read and compared, bit by bit
+    nbytes: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupView:
+    """A finished backup."""
+
+    target: str
+    images: int
+    nbytes: int

@@ -385,13 +385,13 @@ class Checkpoint:
 class Rubbish:
     """What a sweep would take out now."""
 
-    actors: int  #: deleted ones that nothing living descends from
+    actors: tuple[str, ...]  #: ids of deleted ones that nothing living descends from
     versions: int
     tokens: int
-    images: int  #: that only they name
-    nbytes: int
     orphans: int  #: images that no place names any more, waiting to be freed
     orphan_bytes: int
+    ripe: int  #: those of them whose grace has passed
+    ripe_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -636,8 +636,8 @@ class Catalog(Protocol):
         """
         ...
 
-    async def rubbish(self) -> Rubbish:
-        """What sweeps would take out; changes nothing."""
+    async def rubbish(self, *, grace_us: int) -> Rubbish:
+        """What sweeps of that grace would take out; changes nothing."""
         ...
 
     async def forget(self, places: Sequence[tuple[int, int]]) -> None:

@@ -238,8 +238,8 @@ class SqlCatalog:
     async def anchors(self) -> Mapping[tuple[int, int], str]:
         return await self._readers.run(keeping.anchors)
 
-    async def rubbish(self) -> Rubbish:
-        return await self._readers.run(keeping.rubbish)
+    async def rubbish(self, *, grace_us: int) -> Rubbish:
+        return await self._readers.run(keeping.rubbish, self._now_us() - grace_us)
 
     async def check(self) -> tuple[Finding, ...]:
         return await self._readers.run(rowcheck.check)

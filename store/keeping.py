@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, literal, or_, select
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, literal, or_, select
 
 from statevisor.hypervisor.ports import Checkpoint, Rubbish
 from statevisor.hypervisor.records import ImageRef
@@ -84,6 +84,7 @@ _DIGEST = Prepared(
     )
 )
 
+_ripe = image.c.orphaned_us < bindparam("before")
 _DELETED = Prepared(select(actor.c.id).where(actor.c.deleted_us.is_not(None)))
 _child, _parent = segment.alias("child"), segment.alias("parent")
 _above, _below = version.alias("above"), version.alias("below")
@@ -115,26 +116,13 @@ _TOKENS = PreparedIn(
         .where(segment.c.actor_id.in_(keys))
     )
 )
-_IMAGES = PreparedIn(
-    lambda keys: (
-        select(checkpoint.c.digest, func.count().label("n"))
-        .join(segment, segment.c.id == checkpoint.c.segment)
-        .where(segment.c.actor_id.in_(keys))
-        .group_by(checkpoint.c.digest)
-    )
-)
-_NAMES = PreparedIn(
-    lambda keys: (
-        select(checkpoint.c.digest, image.c.length, func.count().label("n"))
-        .join(image, image.c.digest == checkpoint.c.digest)
-        .where(checkpoint.c.digest.in_(keys))
-        .group_by(checkpoint.c.digest, image.c.length)
-    )
-)
 _ORPHANS = Prepared(
-    select(func.count(), func.coalesce(func.sum(image.c.length), 0)).where(
-        image.c.orphaned_us.is_not(None)
-    )
+    select(
+        func.count(),
+        func.coalesce(func.sum(image.c.length), 0),
+        func.coalesce(func.sum(case((_ripe, 1), else_=0)), 0),
+        func.coalesce(func.sum(case((_ripe, image.c.length), else_=0)), 0),
+    ).where(image.c.orphaned_us.is_not(None))
 )
 
 
@@ -177,26 +165,18 @@ def forget(scope: Scope, places: Sequence[tuple[int, int]]) -> None:
             ORPHAN.run(scope.conn, {"key": digest, "now": scope.now_us})
 
 
-def rubbish(conn: Connection) -> Rubbish:
-    """What sweeps would take out."""
+def rubbish(conn: Connection, before_us: int) -> Rubbish:
+    """What sweeps would take out, whose grace began at `before_us`."""
     gone = _dead(conn)
-    images, nbytes = 0, 0
-    of_dead: dict[str, int] = {}
-    for row in _IMAGES.all(conn, gone) if gone else ():
-        of_dead[row.digest] = of_dead.get(row.digest, 0) + row.n
-    for row in _NAMES.all(conn, sorted(of_dead)) if of_dead else ():
-        if row.n == of_dead[row.digest]:
-            images += 1
-            nbytes += row.length
-    orphans, orphan_bytes = _ORPHANS.one(conn, {})
+    orphans, orphan_bytes, ripe, ripe_bytes = map(int, _ORPHANS.one(conn, {"before": before_us}))
     return Rubbish(
-        actors=len(gone),
+        actors=tuple(gone),
         versions=_total(_VERSIONS, conn, gone),
         tokens=_total(_TOKENS, conn, gone),
-        images=images,
-        nbytes=nbytes,
         orphans=orphans,
-        orphan_bytes=int(orphan_bytes),
+        orphan_bytes=orphan_bytes,
+        ripe=ripe,
+        ripe_bytes=ripe_bytes,
     )
 
 

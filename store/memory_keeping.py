@@ -43,28 +43,19 @@ class MemoryKeeping(MemoryReading):
                 found[place, one.position] = Keep.NAMED.value
         return found
 
-    async def rubbish(self) -> Rubbish:
-        gone = self._released()
-        history = self._history
-        of_dead = {
-            digest
-            for (segment, _), digest in history.checkpoints.items()
-            if history.segment(segment).actor_id in gone
-        }
-        living = {
-            digest
-            for (segment, _), digest in history.checkpoints.items()
-            if history.segment(segment).actor_id not in gone
-        }
+    async def rubbish(self, *, grace_us: int) -> Rubbish:
+        gone, history = self._released(), self._history
         runs = [run for at, runs in history.runs.items() if self._owner(at) in gone for run in runs]
+        before = self._now_us() - grace_us
+        ripe = [digest for digest, since in self._orphans.items() if since < before]
         return Rubbish(
-            actors=len(gone),
+            actors=tuple(sorted(gone)),
             versions=sum(one.actor_id in gone for one in history.versions.values()),
             tokens=sum(len(tokens) for _, _, tokens in runs),
-            images=len(of_dead - living),
-            nbytes=sum(self._images[digest].length for digest in of_dead - living),
             orphans=len(self._orphans),
             orphan_bytes=sum(self._images[digest].length for digest in self._orphans),
+            ripe=len(ripe),
+            ripe_bytes=sum(self._images[digest].length for digest in ripe),
         )
 
     async def forget(self, places: Sequence[tuple[int, int]]) -> None:

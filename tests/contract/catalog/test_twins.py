@@ -251,7 +251,7 @@ class Player:
     async def look(self) -> None:
         """Ask both about everything there is."""
         ask = self.pair.ask
-        await ask("rubbish")
+        await ask("rubbish", grace_us=self.dice.choice((-1, 0, 1)))
         await ask("anchors")
         await ask("checkpoints", self.dice.choice((0, 0, 5)), self.dice.choice((2, 50)))
         assert await ask("check") == ()

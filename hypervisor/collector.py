@@ -1,0 +1,175 @@
+"""gc: what nothing needs any more is taken out, the rows first, then the bytes.
+
+Marked are deleted actors without living descendants, images that the rule of `retention` finds
+surplus, and extents of this process that never got a name. Nothing younger than the grace goes: an
+image that was written a moment ago may be about to be named, and whoever has just read where an
+image lies may be about to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+
+from statevisor.hypervisor.commands import Gc, GcLine, GcView
+from statevisor.hypervisor.layout import Fingerprints
+from statevisor.hypervisor.ports import Catalog, Checkpoint, Clock, Extent, Images, Rubbish
+from statevisor.hypervisor.records import ImageRef
+from statevisor.hypervisor.retention import DENSE, Keep, surplus
+
+_SEGMENTS = 256  #: looked at in one read
+_PLACES = 256  #: forgotten in one transaction
+DELETED, SURPLUS, UNNAMED = "deleted", "surplus", "unnamed"
+
+
+@dataclass(slots=True)
+class _Fates:
+    """Every place's fate, and every image's: it stays if one of its places does."""
+
+    goes: list[tuple[int, int]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    of: dict[str, str] = field(default_factory=dict)
+
+    def add(self, one: Checkpoint, fate: str) -> None:
+        digest = one.image.digest
+        self.sizes[digest] = one.image.length
+        if self.of.get(digest, DELETED) in (DELETED, SURPLUS):
+            self.of[digest] = fate
+        if fate == SURPLUS:
+            self.goes.append((one.segment, one.position))
+
+    def lines(self, *fates: str) -> Iterator[GcLine]:
+        """One line for each of these fates that an image has."""
+        for fate in fates:
+            sizes = [self.sizes[digest] for digest, its in self.of.items() if its == fate]
+            if sizes:
+                yield GcLine(reason=fate, images=len(sizes), nbytes=sum(sizes))
+
+
+class Collector:
+    """Takes out what nothing needs; one run at a time."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        images: Images,
+        prints: Mapping[str, Fingerprints],
+        clock: Clock,
+        dense: int = DENSE,
+    ) -> None:
+        self._catalog = catalog
+        self._images = images
+        self._prints = prints
+        self._clock = clock
+        self._dense = dense
+        self._suspects: dict[Extent, int] = {}  #: extents without a name, and since when
+
+    async def run(self, command: Gc) -> GcView:
+        """One collection. Raises: Unavailable."""
+        grace_us = int(command.grace_s * 1_000_000)
+        rubbish = await self._catalog.rubbish(grace_us=grace_us)
+        fates = await self._fates(frozenset(rubbish.actors), grace_us)
+        freed: list[ImageRef] = []
+        left = rubbish
+        if not command.dry_run:
+            for at in range(0, len(fates.goes), _PLACES):
+                await self._catalog.forget(fates.goes[at : at + _PLACES])
+            freed, left = await self._sweep(grace_us)
+        unnamed = await self._unnamed(grace_us)
+        for extent in () if command.dry_run else unnamed:
+            self._images.reclaim(extent)
+            del self._suspects[extent]
+        return GcView(
+            dry_run=command.dry_run,
+            actors=len(rubbish.actors),
+            versions=rubbish.versions,
+            tokens=rubbish.tokens,
+            removed=(*fates.lines(DELETED, SURPLUS), *_unnamed_line(unnamed)),
+            kept=tuple(fates.lines(*(keep.value for keep in Keep))),
+            freed_images=rubbish.ripe if command.dry_run else len(freed),
+            freed_bytes=rubbish.ripe_bytes if command.dry_run else sum(ref.length for ref in freed),
+            waiting_images=left.orphans,
+            waiting_bytes=left.orphan_bytes,
+        )
+
+    async def _sweep(self, grace_us: int) -> tuple[list[ImageRef], Rubbish]:
+        """Small transactions until nothing is left to take out; bytes go behind their rows."""
+        freed: list[ImageRef] = []
+        before: int | None = None
+        while True:
+            for ref in await self._catalog.sweep(grace_us=grace_us):
+                self._images.free(ref)
+                freed.append(ref)
+            left = await self._catalog.rubbish(grace_us=grace_us)
+            if not left.actors or len(left.actors) == before:
+                return freed, left
+            before = len(left.actors)
+
+    async def _fates(self, gone: frozenset[str], grace_us: int) -> _Fates:
+        young = self._clock.now_us() - grace_us
+        anchors = await self._catalog.anchors()
+        fates = _Fates()
+        after = 0
+        while page := await self._catalog.checkpoints(after, _SEGMENTS):
+            after = page[-1].segment
+            for _, group in groupby(page, key=attrgetter("segment")):
+                self._judge(list(group), fates, gone, anchors, young)
+        return fates
+
+    def _judge(
+        self,
+        segment: list[Checkpoint],
+        fates: _Fates,
+        gone: frozenset[str],
+        anchors: Mapping[tuple[int, int], str],
+        young: int,
+    ) -> None:
+        """The images of one segment, oldest first."""
+        if segment[0].actor_id in gone:
+            for one in segment:
+                fates.add(one, DELETED)
+            return
+        fixed = {one.position: why for one in segment if (why := self._why(one, anchors, young))}
+        positions = [one.position for one in segment]
+        too_many = surplus(positions, fixed, self._dense)
+        for one in segment:
+            near = positions[-1] - one.position <= self._dense
+            rule = Keep.RECENT.value if near else Keep.SPARSE.value
+            chosen = SURPLUS if one.position in too_many else rule
+            fates.add(one, fixed.get(one.position, chosen))
+
+    def _why(
+        self, one: Checkpoint, anchors: Mapping[tuple[int, int], str], young: int
+    ) -> str | None:
+        """Why an image stays whatever the rule says."""
+        if one.rooted:
+            return Keep.ROOTED.value
+        if (one.segment, one.position) in anchors:
+            return anchors[one.segment, one.position]
+        if one.pinned:
+            return Keep.PINNED.value
+        mine, image = self._prints.get(one.model), one.image
+        if mine != Fingerprints(layout=image.layout, weights=image.weights, build=image.build):
+            return Keep.BUILD.value
+        return Keep.YOUNG.value if one.created_at > young else None
+
+    async def _unnamed(self, grace_us: int) -> list[Extent]:
+        """Extents that had no name at each look for longer than the grace."""
+        now = self._clock.now_us()
+        # In this order: what is named in between is not taken for unnamed.
+        used = self._images.extents()
+        named = {
+            Extent(slab=ref.slab, offset=ref.offset, length=ref.length)
+            for ref in await self._catalog.live_images()
+        }
+        self._suspects = {extent: self._suspects.get(extent, now) for extent in used - named}
+        return [extent for extent, since in self._suspects.items() if since <= now - grace_us]
+
+
+def _unnamed_line(extents: list[Extent]) -> Iterator[GcLine]:
+    if extents:
+        total = sum(extent.length for extent in extents)
+        yield GcLine(reason=UNNAMED, images=len(extents), nbytes=total)
