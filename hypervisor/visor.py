@@ -16,6 +16,8 @@ from statevisor.hypervisor.branches import Branches
 from statevisor.hypervisor.commands import (
     ActorView,
     Append,
+    Backup,
+    BackupView,
     CancelTurn,
     CreateActor,
     DeleteActor,
@@ -24,6 +26,10 @@ from statevisor.hypervisor.commands import (
     Evict,
     EvictView,
     Fork,
+    Fsck,
+    FsckView,
+    Gc,
+    GcView,
     Generate,
     Hibernate,
     ImportImage,
@@ -43,10 +49,11 @@ from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.conversations import Conversations
 from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.history import History, Paths
+from statevisor.hypervisor.housekeeping import Housekeeping
 from statevisor.hypervisor.idle import IdleTimer
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.library import Library
-from statevisor.hypervisor.ports import Catalog, Clock, Guest, Images, Meter
+from statevisor.hypervisor.ports import Archive, Catalog, Clock, Guest, Images, Meter
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.registry import Registry
 from statevisor.hypervisor.roster import Roster
@@ -69,6 +76,7 @@ class Visor:
         config: VisorConfig,
         clock: Clock,
         meter: Meter,
+        archive: Archive | None = None,
     ) -> None:
         self._catalog = catalog
         self._running = False
@@ -130,6 +138,14 @@ class Visor:
         )
         self._tiering = Tiering(
             roster=roster, tasks=self._tasks, catalog=catalog, images=images, clock=clock
+        )
+        self._housekeeping = Housekeeping(
+            roster=roster,
+            tasks=self._tasks,
+            catalog=catalog,
+            images=images,
+            archive=archive,
+            clock=clock,
         )
         self._library = Library(roster=roster, tasks=self._tasks, catalog=catalog)
         self._idle = IdleTimer(roster, clock, meter)
@@ -319,6 +335,19 @@ class Visor:
     def stats(self) -> Mapping[str, float]:
         """Gauges of the moment."""
         return self._tiering.stats()
+
+    # -- housekeeping ----------------------------------------------------------------------------
+    async def gc(self, command: Gc) -> GcView:
+        """Take out what nothing needs any more."""
+        return await self._housekeeping.gc(command)
+
+    async def fsck(self, command: Fsck) -> FsckView:
+        """Read and compare the whole data folder; repair what can be made again."""
+        return await self._housekeeping.fsck(command)
+
+    async def backup(self, command: Backup) -> BackupView:
+        """Copy the whole data folder while everything goes on."""
+        return await self._housekeeping.backup(command)
 
     # -- models ----------------------------------------------------------------------------------
     async def models(self) -> tuple[ModelView, ...]:
