@@ -140,13 +140,9 @@ class Conversations:
         try:
             stream.end(await self._run(stream, opened, ask))
         except StatevisorError as error:
-            stream.fail(error)
-            if not opened.done():
-                opened.set_exception(error)
+            _failed(stream, opened, error)
         except BaseException as error:
-            stream.fail(error)
-            if not opened.done():
-                opened.set_exception(error)
+            _failed(stream, opened, error)
             raise
         if not opened.done():
             opened.set_result(None)
@@ -272,6 +268,13 @@ class Conversations:
         for key in keys:
             actor.turns[key].cancel()
         return keys[0] if keys else None
+
+
+def _failed(stream: TurnStream, opened: asyncio.Future[None], error: BaseException) -> None:
+    stream.fail(error)
+    if not opened.done():
+        opened.set_exception(error)
+        opened.exception()  # whoever asked may have gone: nobody has to hear of it
 
 
 async def _enter(actor: Actor, stream: TurnStream) -> bool:
