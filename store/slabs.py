@@ -272,7 +272,7 @@ class Slabs:
 
     def _new_slab(self, size: int, *, written: bool) -> Growth:
         slab_id, self._next_id = self._next_id, self._next_id + 1
-        path = self.folder / f"{slab_id:08d}.slab"
+        path = self.folder / slab_name(slab_id)
         return Growth(id=slab_id, path=path, slab=None, start=0, stop=size, written=written)
 
     def perform(self, growth: Growth) -> int:
@@ -310,6 +310,11 @@ class Slabs:
         """Raise AssertionError unless every byte of every slab is free or used, once."""
         for slab in self._slabs.values():
             slab.room.check()
+
+
+def slab_name(slab_id: int) -> str:
+    """The name of a slab's file."""
+    return f"{slab_id:08d}.slab"
 
 
 def place_of(ref: ImageRef) -> Place:
