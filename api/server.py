@@ -38,6 +38,7 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises: what keeps the server from starting."""
     logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_S)
+    gc.disable()  # until all is loaded: what start-up makes, it keeps
     asyncio.run(_serve_until_signalled(settings))
 
 
@@ -143,6 +144,7 @@ def _settle() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _address(runner: web.AppRunner) -> str:

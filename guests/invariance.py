@@ -17,6 +17,8 @@ from statevisor.hypervisor.plan import Row
 
 _COUNTS = (1, 2, 3, 5, 16, 17, 33, 64)
 _ROWS = 67
+#: Which rows of the company are compared alone; the others are there to be company.
+_ALONE = (0, 1, 2, 3, 16, 20)
 _LONG = 160  #: tokens; enough that elementwise work is shared by threads
 
 
@@ -53,7 +55,8 @@ def _check_step(model: Model) -> None:
     company, alone = (Bank(model.layout, len(texts), model.ops.device) for _ in range(2))
     together = [Row(slot=slot, tokens=text) for slot, text in enumerate(texts, 1)]
     expected = _logits(model, company, together)
-    for index, row in enumerate(together):
+    for index in _ALONE:
+        row = together[index]
         cuts = [row.tokens] if len(row.tokens) < 3 else [row.tokens[:2], row.tokens[2:]]
         for cut in cuts:
             logits = _logits(model, alone, [Row(slot=row.slot, tokens=cut)])

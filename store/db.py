@@ -15,13 +15,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
-from statevisor.migrations.run import upgrade
+from statevisor.migrations.run import NewerSchema, upgrade
 from statevisor.store.prepared import execute
 
 FILE = "catalog.db"
@@ -135,7 +134,7 @@ def migrate(folder: Path) -> Path:
         try:
             with translated(), engine.begin() as conn:
                 upgrade(conn)
-        except CommandError as error:
+        except NewerSchema as error:
             raise StatevisorError(
                 f"{path} was written by a newer version of this program: {error}",
                 hint="Upgrade the program, or use another --data folder.",

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.util import CommandError
 
 import statevisor.migrations
-from statevisor.migrations.run import current, head, upgrade
+from statevisor.migrations.run import NewerSchema, current, head, upgrade
 from statevisor.store.tables import metadata
 
 FOLDER = Path(statevisor.migrations.__path__[0])
@@ -75,7 +75,7 @@ def test_upgrading_again_does_nothing(conn):
 def test_a_database_of_the_future_is_refused(conn):
     upgrade(conn)
     conn.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(CommandError):
+    with pytest.raises(NewerSchema):
         upgrade(conn)
 
 
@@ -124,3 +124,18 @@ def test_migrations_form_one_line():
     assert [f"v{revision.revision}" for revision in reversed(list(script.walk_revisions()))] == [
         name[:5] for name in files
     ]
+
+
+def test_the_head_is_the_one_that_alembic_finds():
+    from alembic.script import ScriptDirectory
+
+    from statevisor.migrations.run import _config
+
+    assert head() == ScriptDirectory.from_config(_config()).get_current_head()
+
+
+def test_a_database_that_is_up_to_date_needs_no_alembic(conn, monkeypatch):
+    upgrade(conn)
+    monkeypatch.setitem(sys.modules, "alembic", None)
+    upgrade(conn)
+    assert current(conn) == head()
