@@ -9,7 +9,6 @@ import pytest
 
 _HEAVY = (
     "aiohttp",
-    "aiosqlite",
     "alembic",
     "asyncio",
     "fla",
