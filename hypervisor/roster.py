@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from statevisor.hypervisor.actor import Actor
@@ -92,7 +93,9 @@ class Roster:
     async def view_of(self, record: ActorRecord) -> ActorView:
         actor = self.actors.get(record.id)
         if actor is not None:
-            return self.view(actor)
+            view = self.view(actor)
+            # the handle of its parent follows the parent's name: this row has the present one
+            return replace(view, record=replace(view.record, parent=record.parent))
         status = Power.QUARANTINED if record.quarantine else Power.HIBERNATED
         return ActorView(
             record=record,
