@@ -448,7 +448,8 @@ class Residency:
     ) -> tuple[bytearray, int, int]:
         """The row of a place, worked out in a throw-away slot: row, absorbed, tokens replayed.
 
-        `before` bounds the position of the image to begin from.
+        `before` bounds the position of the image to begin from. Raises: ActorQuarantined (the
+        state is not finite), NoFreeSlot, ImageCorrupt, IncompatibleImage.
         """
         rest = max(position - 1, 0)
         start = position if before is None else before
@@ -459,6 +460,8 @@ class Residency:
                 replay = Replay(slot, tokens)
                 self._loop.add(replay)
                 error = await replay.ended
+                if isinstance(error, NotFinite):
+                    raise ActorQuarantined(f"at position {position} {NOT_FINITE}")
                 if error is not None:
                     raise error
             row = bytearray(self._guest.layout.row_bytes)

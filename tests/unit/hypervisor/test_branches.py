@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from statevisor.guests.toy import POISON
 from statevisor.hypervisor.commands import (
+    Append,
     CreateActor,
     Fork,
     Generate,
@@ -18,6 +20,7 @@ from statevisor.hypervisor.commands import (
 )
 from statevisor.hypervisor.errors import (
     ActorExists,
+    ActorQuarantined,
     ImageCorrupt,
     InvalidRequest,
     VersionNotFound,
@@ -208,6 +211,14 @@ async def test_verify_notices_a_state_that_its_history_does_not_give(world: Any)
     view = await world.visor.verify("a@2")
     assert not view.ok
     assert view.expected != view.digest
+
+
+async def test_a_version_whose_state_is_not_finite_is_refused_by_name(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.visor.append(Append(actor="a", prompt=(POISON, 1)))
+    for ask in (world.visor.export, world.visor.verify):
+        with pytest.raises(ActorQuarantined, match="not finite"):
+            await ask("a@1")
 
 
 async def test_export_and_import_change_no_byte(world: Any) -> None:
