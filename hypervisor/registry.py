@@ -35,7 +35,9 @@ class Registry:
     async def create(self, command: CreateActor) -> ActorView:
         """Create an actor, or begin one from a version; the prompt is absorbed first."""
         if (told := await self._roster.told(command.once)) is not None:
-            return await self._roster.view_of(revive_actor(told["actor"]))
+            # one that began from a version was made as a fork, of which there may be many
+            stored = told["actor"] if command.source is None else told["actors"][0]
+            return await self._roster.view_of(revive_actor(stored))
         return await self._tasks.whole(self._create(command))
 
     async def _create(self, command: CreateActor) -> ActorView:

@@ -264,6 +264,13 @@ async def test_an_actor_can_begin_from_a_version_with_a_prompt(world: Any) -> No
     assert (await world.say("b")).token_ids == (await world.say("twin")).token_ids
 
 
+async def test_a_key_repeats_the_actor_that_began_from_a_version(world: Any) -> None:
+    await world.create("a", STORY)
+    command = CreateActor(name="b", source="a@0", once=Once(key="k", request="r"))
+    first = await world.visor.create(command)
+    assert (await world.visor.create(command)).record == first.record
+
+
 async def test_keys_repeat_their_results(world: Any) -> None:
     await world.create("a", STORY)
     once = [Once(key=f"k{i}", request="r") for i in range(5)]
