@@ -1,0 +1,82 @@
+"""kill -9 of the whole hypervisor, in short; `run_kill.py` is the long form.
+
+`STATEVISOR_CRASH_ROUNDS` sets how many lives are ended at a random instant.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import run_kill
+
+pytestmark = pytest.mark.crash
+
+ROUNDS = int(os.environ.get("STATEVISOR_CRASH_ROUNDS", "6"))
+
+
+@pytest.fixture(scope="module")
+def nest() -> Iterator[run_kill.Nursery]:
+    """The process that forks lives."""
+    with run_kill.nursery() as made:
+        yield made
+
+
+def test_a_kill_at_a_random_instant_loses_nothing(nest, tmp_path):
+    tally = run_kill.at_random(nest, tmp_path, ROUNDS)
+    assert tally.faults == []
+    assert tally.count["killed"] == ROUNDS
+    assert tally.count["acks"] > 5 * ROUNDS
+    assert tally.count["images"] > ROUNDS
+
+
+def test_a_kill_between_two_effects_loses_nothing(nest, tmp_path):
+    tally = run_kill.at_points(nest, tmp_path, stride=170, first=100)
+    assert tally.faults == []
+    assert tally.count["killed"] >= 4, tally.count
+
+
+def test_a_kill_of_a_real_model_loses_nothing(nest, tmp_path):
+    model = run_kill.tiny_model(tmp_path / "model")
+    tally = run_kill.at_statement(
+        nest, tmp_path, "INSERT INTO journal", tries=1, first=6, guest=str(model)
+    )
+    assert tally.faults == []
+    assert tally.count["killed"] == 1
+    assert tally.count["tokens"] >= 5
+    assert tally.count["continuations"] > 0
+
+
+def test_an_owner_that_was_overtaken_is_told_nothing(nest, tmp_path):
+    tally = run_kill.overtaken(nest, tmp_path, 1)
+    assert tally.faults == []
+    assert tally.count["tokens"] > 0
+
+
+# -- mutants: one guard out, and the checks above must see it --------------------------------------
+def test_a_missing_fence_is_caught(nest, tmp_path):
+    assert run_kill.overtaken(nest, tmp_path, 3, "no fence").faults
+
+
+def test_a_gate_that_opens_early_is_caught(nest, tmp_path):
+    tally = run_kill.at_statement(nest, tmp_path, "INSERT INTO journal", "early gate")
+    assert any("tokens" in fault for fault in tally.faults), tally.faults
+
+
+def test_a_row_before_its_bytes_is_caught(nest, tmp_path):
+    tally = run_kill.at_statement(
+        nest, tmp_path, "INSERT INTO checkpoint", "row before bytes", committed=True
+    )
+    assert any("image" in fault for fault in tally.faults), tally.faults
+
+
+def test_a_life_without_a_fault_passes_at_the_same_statements(nest, tmp_path):
+    for begins, committed in (("INSERT INTO journal", False), ("INSERT INTO checkpoint", True)):
+        tally = run_kill.at_statement(nest, tmp_path / begins, begins, tries=1, committed=committed)
+        assert tally.faults == []
+        assert tally.count["killed"] == 1

@@ -1,0 +1,70 @@
+"""Power failures of the whole hypervisor, in short; `run_powerfail.py` is the long form."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import recording
+import run_powerfail
+from disk import Call
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.skipif(
+        recording.compiler() is None,
+        reason="no C compiler (cc, gcc or clang): system calls cannot be recorded",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A life that is killed, and one that recovers and works on."""
+    made = recording.Recording(tmp_path_factory.mktemp("run"))
+    made.live(1, steps=100, stop=700)
+    made.live(2, steps=3)
+    return made
+
+
+def test_the_recording_explains_every_byte(run):
+    assert recording.differences(run) == []
+
+
+@pytest.mark.parametrize("call", [Call.WRITE, Call.TRUNCATE, Call.UNLINK])
+def test_a_call_that_was_missed_is_noticed(run, call):
+    kept = list(run.log)
+    last = max(n for n, entry in enumerate(kept) if entry.call is call)
+    run.log[:] = kept[:last] + kept[last + 1 :]
+    try:
+        assert recording.differences(run) != []
+    finally:
+        run.log[:] = kept
+
+
+def test_a_power_failure_loses_nothing(run, tmp_path):
+    bench = run_powerfail.Bench(tmp_path)
+    run_powerfail.fail_power(bench, run, 24, random.Random(1))
+    assert bench.faults == []
+    assert bench.count["states"] == 24
+    assert bench.count["acks"] > 24
+    assert bench.count["images"] > 24
+
+
+# -- mutants: one guard out, and the checks above must see it --------------------------------------
+@pytest.mark.parametrize("mutant", ["synchronous=NORMAL", "no slab sync"])
+def test_a_sync_that_is_left_out_is_caught(tmp_path, mutant):
+    run = recording.Recording(tmp_path / "run")
+    run.live(3, tour=True, mutant=mutant)
+    bench = run_powerfail.Bench(tmp_path)
+    rng = random.Random(2)
+    for _ in range(4):
+        run_powerfail.fail_power(bench, run, 6, rng)
+        if bench.faults:
+            break
+    word = "image" if mutant == "no slab sync" else "lost"
+    assert any(word in fault for fault in bench.faults), bench.faults
