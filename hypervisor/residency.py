@@ -521,6 +521,8 @@ class Residency:
                 continue
             try:
                 await self.hibernate(victim, self._next_tier())
+            except ActorQuarantined:
+                pass  # found not finite when it was caught up: its own matter, and its slot is free
             finally:
                 victim.mailbox.leave()
             return True

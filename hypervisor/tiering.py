@@ -15,7 +15,7 @@ from statevisor.hypervisor.commands import (
     Resume,
     TierView,
 )
-from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
+from statevisor.hypervisor.errors import ActorQuarantined, InvalidRequest, StatevisorError
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.ports import ActorQuery, Catalog, Clock, Images
 from statevisor.hypervisor.records import ActorRecord
@@ -147,6 +147,8 @@ class Tiering:
             return False
         try:
             await residency.hibernate(actor, tier)
+        except ActorQuarantined:
+            return False  # found not finite when it was caught up; the others are moved all the same
         finally:
             actor.mailbox.leave()
         return True

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from statevisor.guests.toy import POISON
 from statevisor.hypervisor.commands import (
     CreateActor,
     DeleteActor,
@@ -25,7 +26,7 @@ from statevisor.hypervisor.errors import (
     InvalidRequest,
     NoFreeSlot,
 )
-from statevisor.hypervisor.vocab import Tier
+from statevisor.hypervisor.vocab import FinishReason, Tier
 
 STORY = "once upon a time there was a fox"
 
@@ -328,3 +329,20 @@ async def test_a_clean_image_is_not_written_twice(world: Any) -> None:
         await world.visor.resume(Resume(actor=child.record.name))
         await world.visor.hibernate(Hibernate(actor=child.record.name, tier=Tier.NVME))
     assert world.images.used_bytes == used
+
+
+async def test_a_state_found_not_finite_on_its_way_out_is_in_nobodys_way(
+    worlds: Callable[..., Any],
+) -> None:
+    world = await worlds(slots=2, config={"step_tokens": 2})
+    for name in "ab":
+        await world.create(name)
+        stream = await world.visor.generate(Generate(actor=name, prompt=(1, 2, 3, 4, POISON, 5)))
+        stream.cancel()
+        assert (await stream.result()).finish is FinishReason.CANCELLED
+    await world.create("c")
+    assert (await world.visor.actor("c")).status == "idle"
+    view = await world.visor.evict(Evict(source=Tier.GPU, target=Tier.NVME))
+    assert (view.moved, view.skipped) == (("c",), ("b",))
+    for name in "ab":
+        assert (await world.visor.actor(name)).status == "quarantined"
