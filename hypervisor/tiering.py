@@ -148,7 +148,7 @@ class Tiering:
         try:
             await residency.hibernate(actor, tier)
         except ActorQuarantined:
-            return False  # found not finite when it was caught up; the others are moved all the same
+            return False  # found not finite when it was caught up; the others go on
         finally:
             actor.mailbox.leave()
         return True
