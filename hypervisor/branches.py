@@ -157,10 +157,10 @@ class Branches:
             if not batcher.guest.finite(memoryview(row)):
                 raise InvalidRequest("the result of this rule is not finite")
             position, absorbed = actor.record.position, actor.absorbed
-            pending = await batcher.residency.tokens(actor.segment, absorbed, position)
-            meta = batcher.residency.meta(position, absorbed, pending)
+            pending = await batcher.residency.states.tokens(actor.segment, absorbed, position)
+            meta = batcher.residency.states.meta(position, absorbed, pending)
             before = await asyncio.to_thread(self._images.digest, memoryview(own), meta)
-            image = await batcher.residency.store(row, meta)
+            image = await batcher.residency.states.store(row, meta)
             why = Provenance(
                 rule=mutation.rule,
                 rule_version=version,
@@ -228,6 +228,6 @@ class Branches:
             raise InvalidRequest("the state in this file is not finite")
         self._roster.check_tokens(batcher, meta.pending)
         new = self._roster.new_actor(command.name, batcher, None, {})
-        image = await batcher.residency.store(row, meta)
+        image = await batcher.residency.states.store(row, meta)
         _, version = await self._catalog.import_image(new, image, meta, once=command.once)
         return version

@@ -204,11 +204,11 @@ class Conversations:
         """Bound what a crash would have to replay: the copy is made now, written beside."""
         residency = batcher.residency
         tokens = actor.record.position - actor.imaged
-        if actor.power is not Power.IDLE or not residency.checkpoints.due(tokens):
+        if actor.power is not Power.IDLE or not residency.states.checkpoints.due(tokens):
             return
         segment, position, absorbed = actor.segment, actor.record.position, actor.absorbed
         row = await residency.row(actor)
-        self._tasks.spawn(residency.cache(actor, segment, row, position, absorbed))
+        self._tasks.spawn(residency.states.cache(actor, segment, position, row, absorbed))
 
     def _goal(self, actor: Actor, batcher: Batcher, ask: Ask) -> tuple[Goal, tuple[int, ...]]:
         """What the turn is to do, and its prompt as tokens. Raises: InvalidRequest."""

@@ -89,7 +89,7 @@ class History:
         """A version's row, and how many tokens were replayed for it."""
         ref = await self._catalog.image_at(version.segment, version.position)
         if ref is not None:
-            row, _ = await self._residency.read(ref)
+            row, _ = await self._residency.states.read(ref)
             return row, 0
         row, _, replayed = await self._derive(version.segment, version.position)
         return row, replayed
@@ -101,7 +101,7 @@ class History:
             return ref
         row, absorbed, _ = await self._derive(version.segment, version.position)
         meta = await self._meta(version.segment, version.position, absorbed)
-        return await self._residency.keep(version.segment, version.position, row, meta)
+        return await self._residency.states.keep(version.segment, version.position, row, meta)
 
     async def export(self, version: VersionRecord) -> bytes:
         """A version as one safetensors file."""
@@ -117,7 +117,7 @@ class History:
         root = await self._root(segment, version)
         if root is not None and root.op is Op.IMPORT:
             ref = await self.image(root)
-            row, meta = await self._residency.read(ref)
+            row, meta = await self._residency.states.read(ref)
             digest = await self._digest(row, meta)
             return VerifyView(
                 ok=digest == ref.digest, checked=0, digest=digest, expected=ref.digest
@@ -178,7 +178,7 @@ class History:
         """Compare two versions: where their tokens part and how far the states are apart."""
         path_a, path_b = await self._paths.of(a.segment), await self._paths.of(b.segment)
         shared = shared_tokens(path_a, a.position, path_b, b.position)
-        tokens = self._residency.tokens
+        tokens = self._residency.states.tokens
         tail_a = await tokens(a.segment, shared, min(a.position, shared + _TOKENS_SHOWN))
         tail_b = await tokens(b.segment, shared, min(b.position, shared + _TOKENS_SHOWN))
         row_a, row_b = (await self.row(a))[0], (await self.row(b))[0]
@@ -207,8 +207,8 @@ class History:
         return await self._residency.derive(owner, segment, position, before=before)
 
     async def _meta(self, segment: int, position: int, absorbed: int) -> ImageMeta:
-        pending = await self._residency.tokens(segment, absorbed, position)
-        return self._residency.meta(position, absorbed, pending)
+        pending = await self._residency.states.tokens(segment, absorbed, position)
+        return self._residency.states.meta(position, absorbed, pending)
 
     async def _digest(self, row: bytearray, meta: ImageMeta) -> str:
         return await asyncio.to_thread(self._images.digest, memoryview(row), meta)

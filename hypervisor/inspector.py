@@ -108,8 +108,8 @@ class Inspector:
     async def _rewrite(self, actor: Actor) -> None:
         residency, position = self._roster.residency(actor), actor.record.position
         row = await residency.row(actor)
-        pending = await residency.tokens(actor.segment, actor.absorbed, position)
-        meta = residency.meta(position, actor.absorbed, pending)
+        pending = await residency.states.tokens(actor.segment, actor.absorbed, position)
+        meta = residency.states.meta(position, actor.absorbed, pending)
         image = await self._images.put(memoryview(row), meta)
         await self._catalog.add_image(actor.segment, position, image)
 

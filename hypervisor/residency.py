@@ -7,13 +7,12 @@ replayed from the journal.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
-from statevisor.hypervisor.checkpoints import CheckpointPolicy
+from statevisor.hypervisor.admission import Admission
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.engine import Engine
 from statevisor.hypervisor.errors import (
@@ -21,7 +20,6 @@ from statevisor.hypervisor.errors import (
     ImageCorrupt,
     IncompatibleImage,
     NoFreeSlot,
-    StatevisorError,
 )
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
@@ -32,17 +30,15 @@ from statevisor.hypervisor.ports import (
     Guard,
     Guest,
     HostFrames,
-    ImageMeta,
     Images,
     Meter,
 )
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.replay import Replay
 from statevisor.hypervisor.slots import SlotTable
+from statevisor.hypervisor.states import States
 from statevisor.hypervisor.vocab import Tier
 
-#: How long a waiter sleeps before it looks again for somebody to move.
-_LOOK_AGAIN_S = 0.05
 NOT_FINITE = "the state is not finite"
 
 
@@ -67,21 +63,21 @@ class Residency:
         self._loop = loop
         self.frames = frames
         self._catalog = catalog
-        self._images = images
         self._config = config
         self._clock = clock
         self._meter = meter
-        self.checkpoints = CheckpointPolicy(
-            image_bytes=guest.layout.row_bytes,
-            most_tokens=config.checkpoint_tokens,
-            clock=clock,
+        self.states = States(
+            guest=guest, catalog=catalog, images=images, config=config, clock=clock, meter=meter
         )
-        self._freed = asyncio.Event()
-        self._queue = asyncio.Lock()
-        self.slots = SlotTable(guest.slots)
+        self._admission = Admission(guest.slots, config.slot_wait_s)
         self.actors: dict[str, Actor] = {}  #: actors with a slot or a frame
 
     # -- queries ---------------------------------------------------------------------------------
+    @property
+    def slots(self) -> SlotTable:
+        """Who holds which slot."""
+        return self._admission.slots
+
     def tier(self, actor: Actor) -> Tier:
         """Where the newest bytes of an actor are."""
         if actor.slot is not None:
@@ -94,16 +90,6 @@ class Residency:
             placement.Candidate(a.id, a.used, a.record.pinned, a.mailbox.held)
             for a in self.actors.values()
             if self.tier(a) is tier
-        )
-
-    def meta(self, position: int, absorbed: int, pending: Sequence[int]) -> ImageMeta:
-        """What an image of this guest says of itself."""
-        return ImageMeta(
-            layout=self._guest.layout,
-            fingerprints=self._guest.fingerprints,
-            position=position,
-            absorbed=absorbed,
-            pending=tuple(pending),
         )
 
     # -- into a slot -----------------------------------------------------------------------------
@@ -203,7 +189,7 @@ class Residency:
                 await self._same_build(actor)
             return 0, 0
         at, ref = found
-        row = await self.read(ref)
+        row = await self.states.read(ref)
         await self._engine.run(self._guest.load, slot, memoryview(row[0]))
         if actor is not None and row[1].absorbed < actor.rest:
             await self._same_build(actor)
@@ -226,35 +212,15 @@ class Residency:
     async def _replay(self, slot: int, actor: Actor) -> None:
         if actor.absorbed >= actor.rest:
             return
-        tokens = await self.tokens(actor.segment, actor.absorbed, actor.rest)
+        tokens = await self.states.tokens(actor.segment, actor.absorbed, actor.rest)
         replay, began = Replay(slot, tokens), self._clock.monotonic()
         self._loop.add(replay)
         error = await replay.ended
         actor.absorbed += replay.taken
-        self.checkpoints.replayed(replay.taken, self._clock.monotonic() - began)
+        self.states.checkpoints.replayed(replay.taken, self._clock.monotonic() - began)
         self._meter.count("replayed_tokens_total", replay.taken)
         if error is not None:
             raise error
-
-    async def tokens(self, segment: int, start: int, stop: int) -> tuple[int, ...]:
-        """The tokens of a path in start..stop."""
-        if start >= stop:
-            return ()
-        runs = await self._catalog.transcript(segment, start, stop)
-        return tuple(token for run in runs for token in run.tokens)
-
-    async def read(self, ref: ImageRef) -> tuple[bytearray, ImageMeta]:
-        """An image's row, checked against its digest and this guest's fingerprints."""
-        mine = self._guest.fingerprints
-        if ref.layout != mine.layout or ref.weights != mine.weights:
-            raise IncompatibleImage(f"image {ref.digest} belongs to another model")
-        row = bytearray(self._guest.layout.row_bytes)
-        try:
-            meta = await self._images.get(ref, memoryview(row))
-        except ImageCorrupt:
-            self._meter.count("image_checksum_failures_total")
-            raise
-        return row, meta
 
     # -- out of a slot ---------------------------------------------------------------------------
     async def hibernate(self, actor: Actor, tier: Tier) -> None:
@@ -290,7 +256,7 @@ class Residency:
         self.actors.pop(actor.id, None)
 
     async def _to_host(self, actor: Actor) -> None:
-        await self._frame_room(actor, self._deadline())
+        await self._frame_room(actor, self._admission.deadline())
         assert actor.slot is not None
         self._apply(actor, Event.HIBERNATE)
         frame = self.frames.lend(actor.id, actor.segment, actor.absorbed)
@@ -311,7 +277,7 @@ class Residency:
             raise NoFreeSlot("there is no host tier", hint="Serve with a larger --host-bytes.")
         while self.frames.used >= self.frames.capacity:
             if not await self._free_frame(actor):
-                await self._something_freed(deadline, full)
+                await self._admission.something_freed(deadline, full)
 
     async def _free_frame(self, actor: Actor) -> bool:
         for key in self.frames.oldest():
@@ -350,47 +316,15 @@ class Residency:
         """Write the image of an idle actor where it stands; None for the empty state."""
         return await self._write(actor, await self._save(actor), actor.absorbed)
 
-    async def cache(
-        self, actor: Actor, segment: int, row: bytearray, position: int, absorbed: int
-    ) -> None:
-        """Write a checkpoint; without it a crash replays more, so a failure is only counted."""
-        try:
-            pending = await self.tokens(segment, absorbed, position)
-            await self.keep(segment, position, row, self.meta(position, absorbed, pending))
-        except StatevisorError:
-            self._meter.count("checkpoints_missed_total")
-        else:
-            if actor.segment == segment:
-                actor.imaged = max(actor.imaged, position)
-
     async def _write(self, actor: Actor, row: bytes | bytearray, absorbed: int) -> ImageRef | None:
         position = actor.record.position
         found = await self._catalog.image_at(actor.segment, position)
         if found is None and absorbed:
-            pending = await self.tokens(actor.segment, absorbed, position)
-            meta = self.meta(position, absorbed, pending)
-            found = await self.keep(actor.segment, position, row, meta)
+            pending = await self.states.tokens(actor.segment, absorbed, position)
+            meta = self.states.meta(position, absorbed, pending)
+            found = await self.states.keep(actor.segment, position, row, meta)
         actor.imaged = position
         return found
-
-    async def keep(
-        self, segment: int, position: int, row: bytes | bytearray, meta: ImageMeta
-    ) -> ImageRef:
-        """Make one row durable and name it as the image of a place."""
-        ref = await self.store(row, meta)
-        await self._catalog.add_image(segment, position, ref)
-        return ref
-
-    async def store(self, row: bytes | bytearray, meta: ImageMeta) -> ImageRef:
-        """Make one row durable; an image of the same digest is used again."""
-        digest = await asyncio.to_thread(self._images.digest, memoryview(row), meta)
-        known = await self._catalog.image(digest)
-        if known is not None:
-            return known
-        began = self._clock.monotonic()
-        made = await self._images.put(memoryview(row), meta)
-        self.checkpoints.wrote(made.length, self._clock.monotonic() - began)
-        return made
 
     async def replace(self, actor: Actor, row: bytes) -> None:
         """Overwrite an idle actor's slot with the state its head has just moved to."""
@@ -436,7 +370,7 @@ class Residency:
         try:
             yield slot
         finally:
-            self._give(slot, owner)
+            self._admission.give(slot, owner)
 
     async def copy(self, actor: Actor, slot: int) -> None:
         """Copy an idle actor's state into a throw-away slot."""
@@ -455,7 +389,7 @@ class Residency:
         start = position if before is None else before
         async with self.scratch(owner) as slot:
             absorbed, _ = await self._load(slot, segment, start)
-            tokens = await self.tokens(segment, absorbed, rest)
+            tokens = await self.states.tokens(segment, absorbed, rest)
             if tokens:
                 replay = Replay(slot, tokens)
                 self._loop.add(replay)
@@ -478,41 +412,8 @@ class Residency:
 
     # -- slots -----------------------------------------------------------------------------------
     async def _take(self, owner: str) -> int:
-        """A free slot; makes room by moving the least recently used actor down a tier.
-
-        Whoever asks first is served first. Raises: NoFreeSlot after `slot_wait_s`.
-        """
-        deadline = self._deadline()
-        wait = self._config.slot_wait_s
-        full = NoFreeSlot(f"all {self.slots.capacity} slots were busy for {wait:g} s")
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._queue.acquire()
-        except TimeoutError:
-            raise full from None
-        try:
-            while not self.slots.free:
-                if not await self._make_room():
-                    await self._something_freed(deadline, full)
-            return self.slots.take(owner)
-        finally:
-            self._queue.release()
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._config.slot_wait_s
-
-    async def _something_freed(self, deadline: float, late: NoFreeSlot) -> None:
-        """Wait until something may have become free. Raises: `late`, at the deadline."""
-        now = asyncio.get_running_loop().time()
-        if now >= deadline:
-            raise late
-        self._freed.clear()
-        try:
-            # an actor whose mailbox is left frees nothing, but may be moved from now on
-            async with asyncio.timeout_at(min(deadline, now + _LOOK_AGAIN_S)):
-                await self._freed.wait()
-        except TimeoutError:
-            return
+        """A slot; makes room by moving the least recently used actor down a tier."""
+        return await self._admission.take(owner, self._make_room)
 
     async def _make_room(self) -> bool:
         for key in placement.victims(self.candidates(Tier.GPU)):
@@ -536,22 +437,18 @@ class Residency:
 
     def wake(self) -> None:
         """Something became idle: whoever waits for a slot may look again."""
-        self._freed.set()
-
-    def _give(self, slot: int, owner: str) -> None:
-        self.slots.give(slot, owner)
-        self._freed.set()
+        self._admission.wake()
 
     def _apply(self, actor: Actor, event: Event) -> None:
         for effect in actor.happen(event):
             if effect is Effect.FREE_SLOT:
                 assert actor.slot is not None
-                self._give(actor.slot, actor.id)
+                self._admission.give(actor.slot, actor.id)
                 actor.slot = None
                 self.actors.pop(actor.id, None)
             elif effect is Effect.DROP_FRAME:
                 self._drop_frame(actor)
-        self._freed.set()
+        self._admission.wake()
 
     def _drop_frame(self, actor: Actor) -> None:
         if self.frames.get(actor.id) is not None:

@@ -118,7 +118,7 @@ class Turns:
         """The feed of an opened turn, with whatever a broken attempt has generated already."""
         residency, position = batcher.residency, actor.record.position
         begin = record.start + record.prompt_tokens
-        told = await residency.tokens(actor.segment, begin, position)
+        told = await residency.states.tokens(actor.segment, begin, position)
         segment = actor.segment
 
         def push(turn: Turn, event: TokenEvent) -> None:
@@ -128,7 +128,7 @@ class Turns:
             id=stream.turn_id,
             slot=_held(actor),
             goal=goal,
-            gap=await residency.tokens(actor.segment, actor.absorbed, position),
+            gap=await residency.states.tokens(actor.segment, actor.absorbed, position),
             position=begin,
             counts=await self._counts(actor, goal, begin, prompted=record.prompt_tokens > 0),
             tokenizer=batcher.guest.tokenizer,
@@ -224,12 +224,13 @@ class Turns:
             await residency.resume(actor)
             async with residency.scratch(stream.turn_id) as slot:
                 await residency.copy(actor, slot)
-                record, absorbed, position = actor.record, actor.absorbed, actor.record.position
+                record, position = actor.record, actor.record.position
+                pending = await residency.states.tokens(actor.segment, actor.absorbed, position)
                 turn = Turn(
                     id=stream.turn_id,
                     slot=slot,
                     goal=goal,
-                    gap=[*await residency.tokens(actor.segment, absorbed, position), *prompt],
+                    gap=[*pending, *prompt],
                     position=position + len(prompt),
                     counts=await self._counts(actor, goal, position, prompted=bool(prompt)),
                     tokenizer=batcher.guest.tokenizer,
@@ -294,7 +295,7 @@ class _Staging:
 
     def due(self, taken: int) -> bool:
         tokens = self._absorbed + taken - self._actor.imaged
-        return not self._busy and self._residency.checkpoints.due(tokens)
+        return not self._busy and self._residency.states.checkpoints.due(tokens)
 
     def keep(self, turn: Turn, taken: int, row: bytearray) -> None:
         self._busy = True
@@ -304,7 +305,8 @@ class _Staging:
         """Write the image once the journal has every token that it stands for."""
         try:
             if await turn.reached(absorbed + 1):
-                await self._residency.cache(self._actor, self._segment, row, absorbed + 1, absorbed)
+                states, place = self._residency.states, (self._segment, absorbed + 1)
+                await states.cache(self._actor, *place, row, absorbed)
         finally:
             self._busy = False
 

@@ -268,7 +268,7 @@ async def test_gc_knows_only_loaded_guests(timed: Any) -> None:
 def written(world: Any) -> tuple[Any, bytearray]:
     """An image that is not named yet."""
     (batcher,) = world.visor._batchers.values()
-    meta = batcher.residency.meta(3, 2, (7,))
+    meta = batcher.residency.states.meta(3, 2, (7,))
     return meta, bytearray(batcher.guest.layout.row_bytes)
 
 

@@ -1,0 +1,100 @@
+"""States at rest: rows read from images and written as images, and the tokens between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.checkpoints import CheckpointPolicy
+from statevisor.hypervisor.config import VisorConfig
+from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, StatevisorError
+from statevisor.hypervisor.ports import Catalog, Clock, Guest, ImageMeta, Images, Meter
+from statevisor.hypervisor.records import ImageRef
+
+
+class States:
+    """The images and transcripts of one guest's actors."""
+
+    def __init__(
+        self,
+        *,
+        guest: Guest,
+        catalog: Catalog,
+        images: Images,
+        config: VisorConfig,
+        clock: Clock,
+        meter: Meter,
+    ) -> None:
+        self._guest = guest
+        self._catalog = catalog
+        self._images = images
+        self._clock = clock
+        self._meter = meter
+        self.checkpoints = CheckpointPolicy(
+            image_bytes=guest.layout.row_bytes,
+            most_tokens=config.checkpoint_tokens,
+            clock=clock,
+        )
+
+    def meta(self, position: int, absorbed: int, pending: Sequence[int]) -> ImageMeta:
+        """What an image of this guest says of itself."""
+        return ImageMeta(
+            layout=self._guest.layout,
+            fingerprints=self._guest.fingerprints,
+            position=position,
+            absorbed=absorbed,
+            pending=tuple(pending),
+        )
+
+    async def tokens(self, segment: int, start: int, stop: int) -> tuple[int, ...]:
+        """The tokens of a path in start..stop."""
+        if start >= stop:
+            return ()
+        runs = await self._catalog.transcript(segment, start, stop)
+        return tuple(token for run in runs for token in run.tokens)
+
+    async def read(self, ref: ImageRef) -> tuple[bytearray, ImageMeta]:
+        """An image's row, checked against its digest and this guest's fingerprints."""
+        mine = self._guest.fingerprints
+        if ref.layout != mine.layout or ref.weights != mine.weights:
+            raise IncompatibleImage(f"image {ref.digest} belongs to another model")
+        row = bytearray(self._guest.layout.row_bytes)
+        try:
+            meta = await self._images.get(ref, memoryview(row))
+        except ImageCorrupt:
+            self._meter.count("image_checksum_failures_total")
+            raise
+        return row, meta
+
+    async def cache(
+        self, actor: Actor, segment: int, position: int, row: bytearray, absorbed: int
+    ) -> None:
+        """Write a checkpoint; without it a crash replays more, so a failure is only counted."""
+        try:
+            pending = await self.tokens(segment, absorbed, position)
+            await self.keep(segment, position, row, self.meta(position, absorbed, pending))
+        except StatevisorError:
+            self._meter.count("checkpoints_missed_total")
+        else:
+            if actor.segment == segment:
+                actor.imaged = max(actor.imaged, position)
+
+    async def keep(
+        self, segment: int, position: int, row: bytes | bytearray, meta: ImageMeta
+    ) -> ImageRef:
+        """Make one row durable and name it as the image of a place."""
+        ref = await self.store(row, meta)
+        await self._catalog.add_image(segment, position, ref)
+        return ref
+
+    async def store(self, row: bytes | bytearray, meta: ImageMeta) -> ImageRef:
+        """Make one row durable; an image of the same digest is used again."""
+        digest = await asyncio.to_thread(self._images.digest, memoryview(row), meta)
+        known = await self._catalog.image(digest)
+        if known is not None:
+            return known
+        began = self._clock.monotonic()
+        made = await self._images.put(memoryview(row), meta)
+        self.checkpoints.wrote(made.length, self._clock.monotonic() - began)
+        return made
