@@ -28,6 +28,7 @@ _TAGS = {
     "lineage": "Where versions come from.",
     "tiers": "Where states are kept.",
     "models": "Loaded models and their tokenizers.",
+    "admin": "Care of the data folder.",
     "ops": "Health, readiness, metrics, drain.",
     "documents": "This description.",
 }

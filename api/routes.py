@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from statevisor.api import actors, documents, lineage, models, ops, tiers, turns, versions
+from statevisor.api import actors, admin, documents, lineage, models, ops, tiers, turns, versions
 from statevisor.api.route import Route
 from statevisor.api.wire import ListObject
 from statevisor.api.wire_actors import ActorObject
+from statevisor.api.wire_admin import BackupObject, FsckObject, GcObject
 from statevisor.api.wire_models import ModelObject, TextObject, TokensObject
 from statevisor.api.wire_tiers import DrainObject, EvictObject, TierObject
 from statevisor.api.wire_turns import CancelledObject, TranscriptObject, TurnObject
@@ -157,5 +158,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/metrics", ops.scrape, "public", media=("text/plain",)),
     Route("GET", "/openapi.json", documents.describe, "public", answer=dict[str, Any]),
     Route("GET", "/docs", documents.page, "public", media=("text/html",)),
+    # -- administration
     Route("POST", "/v1/admin/drain", ops.drain, "admin", answer=DrainObject),
+    Route("POST", "/v1/admin/gc", admin.gc, "admin", answer=GcObject),
+    Route("POST", "/v1/admin/fsck", admin.fsck, "admin", answer=FsckObject),
+    Route("POST", "/v1/admin/backup", admin.backup, "admin", answer=BackupObject),
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statevisor.migrations import run
-from statevisor.store.db import FILE, open_engine
+from statevisor.store.db import FILE, FolderLock, migrate, open_engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +28,17 @@ def revision(folder: Path) -> Revision:
             return Revision(current=run.current(conn), head=run.head())
     finally:
         engine.dispose()
+
+
+def upgrade(folder: Path) -> Revision:
+    """Bring the catalog of a folder at rest to this program's schema.
+
+    Raises: Unavailable (a server has the folder, the disk fails), StatevisorError (it is newer).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder).acquire()
+    try:
+        migrate(folder)
+        return revision(folder)
+    finally:
+        lock.release()

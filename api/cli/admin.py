@@ -1,13 +1,22 @@
-"""Administration of a running server."""
+"""Administration: of a running server, and of a data folder at rest."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
 
-from statevisor.api.cli.client import path
+from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
+from statevisor.api.cli.units import parse_duration, size
 from statevisor.hypervisor.errors import StatevisorError
+
+_DATA = Path("statevisor-data")
+Data = Annotated[Path, typer.Option("--data", help="The data folder; no server may use it.")]
 
 
 def drain(remote: Remote) -> None:
@@ -21,10 +30,108 @@ def drain(remote: Remote) -> None:
         )
 
 
+def gc(
+    remote: Remote,
+    *,
+    grace: Annotated[str | None, typer.Option(help="Nothing younger goes: 15m, 1h.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Take out what nothing needs: deleted actors, and images that a replay can make again."""
+    body = fields(grace_s=parse_duration(grace) if grace else None, dry_run=dry_run or None)
+    remote.show(remote.client.post(path("admin", "gc"), body), _collected)
+
+
+def _collected(answer: Mapping[str, Any]) -> Iterator[str]:
+    verb = "would remove" if answer["dry_run"] else "removed"
+    yield (
+        f"{verb} {answer['actors']} deleted actors, "
+        f"{answer['versions']} versions, {answer['tokens']} tokens"
+    )
+    for name in ("removed", "kept"):
+        for line in answer[name]:
+            what = verb if name == "removed" else "kept"
+            yield f"{what} {line['images']} images, {size(line['bytes'])}: {line['reason']}"
+    freed, waiting = answer["freed"], answer["waiting"]
+    yield f"freed {freed['images']} images, {size(freed['bytes'])}"
+    if waiting["images"]:
+        yield (
+            f"{waiting['images']} images, {size(waiting['bytes'])}, "
+            "are freed by a gc after the grace"
+        )
+
+
+def fsck(
+    remote: Remote,
+    *,
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A data folder at rest, without a server.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="What actors run on that come back without a catalog.")
+    ] = "demo",
+) -> None:
+    """Read and compare everything, bit by bit: a running server's, or a folder's."""
+    if data is None:
+        answer = remote.client.post(path("admin", "fsck"), fields(repair=repair or None))
+    else:
+        from statevisor.api.wire_admin import fsck_object
+        from statevisor.store.fsck import check_folder
+
+        answer = dict(fsck_object(check_folder(data, repair=repair, model=model)))
+    remote.show(answer, _checked)
+    if not answer["ok"]:
+        left = sum(not one["repaired"] for one in answer["findings"])
+        raise StatevisorError(f"{left} things are wrong", hint="Each line says what to do.")
+
+
+def _checked(answer: Mapping[str, Any]) -> Iterator[str]:
+    yield f"read {answer['images']} images, {size(answer['bytes'])}"
+    for one in answer["findings"]:
+        whose = one["version"] or one["actor"]
+        state = "repaired" if one["repaired"] else "found"
+        yield f"{state} {one['kind']}{f' ({whose})' if whose else ''}: {one['detail']}"
+        if not one["repaired"]:
+            yield f"  next: {one['advice']}"
+    if not answer["findings"]:
+        yield "nothing is wrong"
+
+
+def backup(
+    remote: Remote,
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A new folder, or a new file ending in .tar.")
+    ],
+) -> None:
+    """Copy the whole data folder while the server works; FILE is one of the server's machine."""
+    answer = remote.client.post(path("admin", "backup"), {"path": os.path.abspath(target)})
+    remote.show(answer, facts)
+
+
+def db_current(data: Data = _DATA) -> None:
+    """Show the schema of a data folder, and the one that this program has."""
+    from statevisor.store.schema import revision
+
+    known = revision(data)
+    typer.echo(f"{data}: {known.current or 'no catalog'}; this program has {known.head}")
+
+
+def db_upgrade(data: Data = _DATA) -> None:
+    """Bring a data folder to this program's schema, as a start of the server does."""
+    from statevisor.store.schema import upgrade
+
+    typer.echo(f"{data}: {upgrade(data).current}")
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's commands."""
-    group = typer.Typer(help="Administer a running server.")
-    # With one command typer would drop the group's own name.
-    group.callback()(lambda: None)
+    group = typer.Typer(help="Administer a server, or a data folder at rest.")
     command(group, "drain")(drain)
+    command(group, "gc")(gc)
+    command(group, "fsck")(fsck)
+    command(group, "backup")(backup)
+    catalog = typer.Typer(help="The schema of a data folder at rest.")
+    catalog.command("current")(db_current)
+    catalog.command("upgrade")(db_upgrade)
+    group.add_typer(catalog, name="db")
     app.add_typer(group, name="admin")

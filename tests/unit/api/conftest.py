@@ -15,7 +15,7 @@ from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import ServerSettings
 from statevisor.hypervisor import commands as c
 from statevisor.hypervisor.plan import Logprobs
-from statevisor.hypervisor.ports import FamilyDiff
+from statevisor.hypervisor.ports import FamilyDiff, Finding
 from statevisor.hypervisor.records import ActorRecord, VersionRecord
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.vocab import FinishReason, Op, Tier
@@ -141,6 +141,25 @@ ANSWERS: Mapping[str, Any] = {
     "tokenize": (104, 105),
     "detokenize": "hi",
     "tokenizer_info": {"vocab_size": 256},
+    "gc": c.GcView(
+        dry_run=False,
+        actors=1,
+        versions=2,
+        tokens=3,
+        removed=(c.GcLine(reason="deleted", images=1, nbytes=4096),),
+        kept=(c.GcLine(reason="rooted", images=1, nbytes=4096),),
+        freed_images=1,
+        freed_bytes=4096,
+        waiting_images=0,
+        waiting_bytes=0,
+    ),
+    "fsck": c.FsckView(
+        ok=False,
+        images=2,
+        nbytes=8192,
+        findings=(Finding(kind="image_damaged", detail="d", advice="a", actor="act_1"),),
+    ),
+    "backup": c.BackupView(target="/tmp/copy", images=2, nbytes=8192),
     "drain": c.DrainView(hibernated=2, images=1, failed=("bob",)),
 }
 

@@ -33,6 +33,7 @@ WHOLE = {
     "checkpoints._ALL": {"image"},
     "actors._TAKE_OVER": {"actor"},
     "actors._COUNT": {"actor"},
+    "fsck._AWAITING": {"actor"},
     "keeping._SNAPSHOTS": {"version"},
     "keeping._STANDS": {"actor"},
     "journal._OPEN": {"turn"},  # by an index of the open ones
