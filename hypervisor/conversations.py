@@ -206,7 +206,8 @@ class Conversations:
         tokens = actor.record.position - actor.imaged
         if actor.power is not Power.IDLE or not residency.states.checkpoints.due(tokens):
             return
-        segment, position, absorbed = actor.segment, actor.record.position, actor.absorbed
+        # a cancelled prompt leaves more pending: the image is that of the place reached
+        segment, position, absorbed = actor.segment, actor.absorbed + 1, actor.absorbed
         row = await residency.row(actor)
         self._tasks.spawn(residency.states.cache(actor, segment, position, row, absorbed))
 

@@ -138,3 +138,19 @@ async def test_a_checkpoint_that_fails_costs_the_turn_nothing(world: Any) -> Non
     world.images.put = put
     assert view.token_ids == (await world.say("twin", max_tokens=60)).token_ids
     assert world.meter.counts["checkpoints_missed_total"] >= 1
+
+
+async def test_the_checkpoint_of_a_cancelled_prompt_is_no_image_of_its_end(world: Any) -> None:
+    world.config.update(checkpoint_tokens=5, step_tokens=4)
+    await world.crash()
+    await world.create("a")
+    stream = await world.visor.generate(Generate(actor="a", prompt="a long story" * 5))
+    stream.cancel()
+    view = await stream.result()
+    await world.visor._tasks.wait()
+    assert (await world.visor.verify("a@1")).ok
+    await world.visor.drain()
+    record = await world.catalog.actor("a")
+    image = await world.catalog.image_at(record.segment, view.position)
+    meta = await world.images.get(image, memoryview(bytearray(80)))
+    assert meta.absorbed == view.position - 1
