@@ -46,6 +46,16 @@ def say(name: str, times: Times, share: int = 1) -> None:
     sys.stdout.write(f"{name:26} ms: {marks}cpu {cpu * 1e3:8.3f}\n")
 
 
+def bound(rows: int, commits: Times) -> None:
+    """One line: the tokens a second of an engine that waits for nothing but its journal."""
+    wall = sorted(commits.wall)
+    rates = "".join(
+        f"p{mark} {rows / wall[mark * len(wall) // 100]:12,.0f}   " for mark in (10, 50)
+    )
+    share = rows / statistics.median(commits.cpu)
+    sys.stdout.write(f"{'':21} tokens/s: {rates}of one core {share:12,.0f}\n")
+
+
 async def timed(calls: Sequence[Callable[[], Awaitable[object]]]) -> Times:
     """Time calls, one after another."""
     wall, cpu = [], []
@@ -167,10 +177,9 @@ async def groups(catalog: SqlCatalog, rows: int, rounds: int) -> None:
         ]
         for step in range(rounds)
     ]
-    say(
-        f"journal, {rows} rows",
-        await timed([lambda one=one: catalog.journal(one, incarnation=1) for one in work]),
-    )
+    commits = await timed([lambda one=one: catalog.journal(one, incarnation=1) for one in work])
+    say(f"journal, {rows} rows", commits)
+    bound(rows, commits)
     ends = [
         catalog.end_turn(
             turn.id,
@@ -208,11 +217,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--journal", action="store_true", help="journal groups only")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         catalog = await SqlCatalog.open(Path(name))
         await catalog.claim("bench")
-        await lives(catalog, options.rounds)
+        if not options.journal:
+            await lives(catalog, options.rounds)
         for rows in (1, 16, 256, 1024):
             await groups(catalog, rows, options.rounds)
         await catalog.close()
