@@ -15,7 +15,9 @@ from statevisor.guests import build_guest
 from statevisor.guests.starved_blas import ENVIRONMENT
 from statevisor.hypervisor.ports import Meter
 from statevisor.hypervisor.visor import Visor
+from statevisor.store.backup import IMAGES, FolderArchive
 from statevisor.store.catalog import SqlCatalog
+from statevisor.store.fsck import check_not_lost
 from statevisor.store.host import HostTier
 from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig
@@ -31,6 +33,7 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
     config = settings.visor()
     owner = f"{socket.gethostname()}:{os.getpid()}"
     async with AsyncExitStack() as undo:
+        await asyncio.to_thread(check_not_lost, settings.data)
         # the store first: that another server holds the folder is told before a model is loaded
         catalog = await SqlCatalog.open(
             settings.data, keep_keys_us=config.idempotency_s * 1_000_000
@@ -39,7 +42,7 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
         incarnation = await catalog.claim(owner)
         open_images = partial(
             SlabImages.open,
-            settings.data / "images",
+            settings.data / IMAGES,
             await catalog.live_images(),
             incarnation=incarnation,
             config=SlabConfig(limit_bytes=settings.nvme_bytes),
@@ -56,6 +59,7 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
             config=config,
             clock=SystemClock(),
             meter=meter,
+            archive=FolderArchive(settings.data, images),
         )
         await visor.start(incarnation)
         undo.pop_all()

@@ -16,7 +16,12 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from statevisor.hypervisor.commands import FsckView
-from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, InvalidRequest
+from statevisor.hypervisor.errors import (
+    ImageCorrupt,
+    IncompatibleImage,
+    InvalidRequest,
+    Unavailable,
+)
 from statevisor.hypervisor.inspector import finding, misplaced
 from statevisor.hypervisor.ports import Checkpoint, Finding
 from statevisor.hypervisor.records import ImageRef
@@ -50,6 +55,15 @@ def is_lost(folder: Path) -> bool:
     path = folder / FILE
     there = path.exists() and path.stat().st_size > 0
     return not there and any((folder / IMAGES).glob("*.slab"))
+
+
+def check_not_lost(folder: Path) -> None:
+    """Raises: Unavailable, if a server on this folder would take all its images for free."""
+    if is_lost(folder):
+        raise Unavailable(
+            f"{folder} has images but no catalog: it is damaged, or a backup that broke off",
+            hint="Restore a backup, or see `statevisor admin fsck --data`.",
+        )
 
 
 def check_folder(folder: Path, *, repair: bool = False, model: str = "demo") -> FsckView:

@@ -28,6 +28,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "top": ("top",),
     "model": ("model",),
     "admin": ("admin",),
+    "doctor": ("doctor",),
 }
 
 
