@@ -214,14 +214,14 @@ class Worker:
         self._acks.ack("append", actor=actor.id, turn=view.id, position=view.position)
         actor.position, actor.moved = view.position, True
 
-    async def generate(self, actor: Mine) -> None:
+    async def generate(self, actor: Mine, whole: int | None = None) -> None:
         rng = self._rng
         tokens = self._prompt(actor.position)
         settings = SamplerSettings(
             temperature=rng.choice((0.0, 0.8, 1.5)), top_k=rng.choice((0, 0, 4))
         )
         seed = rng.choice((None, rng.randrange(2**40)))
-        count = rng.choice((1, 4, 12, 30))
+        count = whole or rng.choice((1, 4, 12, 30))
         self._acks.ask(
             "generate",
             actor=actor.id,
@@ -249,7 +249,7 @@ class Worker:
             actor.position = event.position + 1
             if event.index == beside[1] and beside[0] is not None:
                 await beside[0](actor)
-            if rng.random() < 0.01:
+            if whole is None and rng.random() < 0.01:
                 stream.cancel()
         view = await stream.result()
         self._acks.ack("generate", actor=actor.id, turn=view.id, position=view.position)

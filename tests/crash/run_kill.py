@@ -205,13 +205,14 @@ def overtaken(nest: Nursery, base: Path, rounds: int, mutant: str | None = None)
         code, _ = nest.live(**folder.order(number), fence=True, mutant=mutant)
         lines = folder.acks.read_bytes().split(b"\n")
         told = [json.loads(line) for line in lines if line.endswith(b"}")]
-        at = next((n for n, one in enumerate(told) if one["op"] == "overtaken"), None)
-        assert at is not None, "no second owner came"
-        late = [one for one in told[at:] if one["is"] == "ack" and one["op"] != "overtaken"]
+        at = next((n for n, one in enumerate(told) if one.get("op") == "overtaken"), None)
+        late = told[at + 1 :] if at is not None else []
+        tally.faults += [f"told by an owner that was overtaken: {one}" for one in late]
+        if at is None:
+            tally.faults.append(f"no second owner could take the folder: {told[-1]}")
         tally.count["rounds"] += 1
         tally.count["killed"] += code == -9
-        tally.faults += [f"told by an owner that was overtaken: {one}" for one in late]
-        tally.count["tokens"] += sum(one["op"] == "token" for one in told)
+        tally.count["tokens"] += sum(one.get("op") == "token" for one in told)
         shutil.rmtree(base / f"fence-{number}")
         if mutant and tally.faults:
             break
