@@ -33,6 +33,7 @@ from statevisor.hypervisor.ports import (
     Images,
     Meter,
 )
+from statevisor.hypervisor.rebuilds import Rebuilds
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.replay import Replay
 from statevisor.hypervisor.slots import SlotTable
@@ -69,6 +70,7 @@ class Residency:
         self.states = States(
             guest=guest, catalog=catalog, images=images, config=config, clock=clock, meter=meter
         )
+        self._rebuilds = Rebuilds()
         self._admission = Admission(guest.slots, config.slot_wait_s)
         self.actors: dict[str, Actor] = {}  #: actors with a slot or a frame
 
@@ -114,8 +116,7 @@ class Residency:
         actor.slot = slot
         self.actors[actor.id] = actor
         try:
-            actor.absorbed = await self._fill(actor, slot)
-            await self._replay(slot, actor)
+            await self._share(actor, slot)
         except ImageCorrupt as error:
             await self.poison(actor, error.detail)
             raise
@@ -142,6 +143,37 @@ class Residency:
             self._apply(actor, Event.FAILED)
             raise
         self._apply(actor, Event.TURN_DONE)
+
+    async def _share(self, actor: Actor, slot: int) -> None:
+        """Build the actor's state in its slot, or get it from whoever is building the same."""
+        key = same_state(actor.path, actor.rest)
+        leader = self._rebuilds.of(key)
+        if self.frames.get(actor.id) is not None or not actor.rest:
+            await self._build(actor, slot)
+        elif leader is None:
+            await self._lead(actor, slot, key)
+        elif await leader.wait(slot):
+            actor.absorbed = actor.rest
+        else:
+            await self._build(actor, slot)
+
+    async def _build(self, actor: Actor, slot: int) -> None:
+        actor.absorbed = await self._fill(actor, slot)
+        await self._replay(slot, actor)
+
+    async def _lead(self, actor: Actor, slot: int, key: tuple[int, int]) -> None:
+        followers = self._rebuilds.begin(key)
+        copied = False
+        try:
+            await self._build(actor, slot)
+            self._rebuilds.end(key)
+            if slots := followers.close():
+                await self._engine.run(self._guest.copy, slot, slots)
+            copied = True
+        finally:
+            if self._rebuilds.of(key) is followers:
+                self._rebuilds.end(key)
+            followers.tell(copied)
 
     async def _fill(self, actor: Actor, slot: int) -> int:
         """Load the nearest state into the slot; returns how many tokens it has absorbed."""

@@ -150,6 +150,48 @@ async def test_forks_resume_from_their_parents_slot_without_replay(world: Any) -
     assert {view.token_ids for view in told} == {(await world.say("a")).token_ids}
 
 
+async def test_children_that_wake_at_one_place_share_one_rebuild(
+    worlds: Callable[..., Any],
+) -> None:
+    world = await worlds(slots=8, config={"step_tokens": 4})
+    await world.create("a", STORY * 10)
+    await world.say("a", " and", max_tokens=5)
+    at = len(STORY) * 10 + 1
+    children = await world.visor.fork(Fork(actor="a", count=6, at=at, seeds=(7,) * 6))
+    before = world.meter.counts.get("replayed_tokens_total", 0)
+    told = await asyncio.gather(*(world.say(view.record.name) for view in children))
+    assert world.meter.counts["replayed_tokens_total"] - before == at - 1
+    assert len({view.token_ids for view in told}) == 1
+    await world.create("twin", STORY * 10)
+    assert told[0].token_ids == (await world.say("twin")).token_ids
+
+
+async def test_followers_of_a_rebuild_that_fails_build_for_themselves(
+    worlds: Callable[..., Any],
+) -> None:
+    world = await worlds(slots=8, config={"step_tokens": 4})
+    await world.create("a", STORY)
+    await world.say("a", " and", max_tokens=5)
+    children = await world.visor.fork(Fork(actor="a", count=3, at=20, seeds=(7,) * 3))
+    step, calls = world.guest.step, []
+
+    def breaks_once(plan: Any) -> Any:
+        calls.append(plan)
+        if len(calls) == 2:
+            raise RuntimeError("device lost")
+        return step(plan)
+
+    world.guest.step = breaks_once
+    told = await asyncio.gather(
+        *(world.say(view.record.name) for view in children), return_exceptions=True
+    )
+    good = [view for view in told if not isinstance(view, BaseException)]
+    assert len(good) == 2
+    world.guest.step = step
+    again = await world.say(children[0].record.name)
+    assert {view.token_ids for view in good} == {again.token_ids}
+
+
 async def test_a_fork_never_writes_its_parents_bytes(world: Any) -> None:
     await twins(world, "a", "twin")
     (child,) = await world.visor.fork(Fork(actor="a"))
