@@ -36,10 +36,11 @@ class FsckBody(Body):
     """POST /v1/admin/fsck."""
 
     repair: bool = False
+    replay: bool = False
 
     def command(self) -> Fsck:
         """The command."""
-        return Fsck(repair=self.repair)
+        return Fsck(repair=self.repair, replay=self.replay)
 
 
 class BackupBody(Body):
@@ -99,6 +100,7 @@ class FsckObject(TypedDict):
     ok: bool
     images: int
     bytes: int
+    derived: int
     findings: list[FindingObject]
 
 
@@ -133,6 +135,7 @@ def fsck_object(view: FsckView) -> FsckObject:
         "ok": view.ok,
         "images": view.images,
         "bytes": view.nbytes,
+        "derived": view.derived,
         "findings": [
             {
                 "kind": one.kind,

@@ -156,6 +156,7 @@ class Fsck:
     """Read everything and compare."""
 
     repair: bool = False
+    replay: bool = False  #: derive every version that has an image again, and compare digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +327,7 @@ class FsckView:
     ok: bool  #: nothing is wrong, or everything was repaired
     images: int  #: read and compared, bit by bit
     nbytes: int
+    derived: int = 0  #: versions made again and found to be the same or not
     findings: tuple[Finding, ...]
 
 

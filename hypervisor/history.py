@@ -107,6 +107,10 @@ class History:
         """A version as one safetensors file."""
         return await self._images.export(await self.image(version))
 
+    def can_derive(self, version: VersionRecord) -> bool:
+        """Whether this guest's build is the one that made it; another's bits are its own."""
+        return version.build in (None, self._guest.fingerprints.build)
+
     async def verify(self, version: VersionRecord) -> VerifyView:
         """Derive a version again from what came before it and compare digests.
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.commands import Fsck, FsckView
-from statevisor.hypervisor.errors import ActorBusy, ImageCorrupt, IncompatibleImage, NotFound
+from statevisor.hypervisor.errors import (
+    ActorBusy,
+    ImageCorrupt,
+    IncompatibleImage,
+    NotFound,
+    StatevisorError,
+)
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.ports import ActorQuery, Catalog, Checkpoint, Finding, Images
-from statevisor.hypervisor.records import ActorRecord, ImageRef
+from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.roster import Roster
 
 _SEGMENTS = 64  #: whose images are looked up in one read
-IMAGE_DAMAGED, ROOT_DAMAGED = "image_damaged", "root_damaged"
+IMAGE_DAMAGED, ROOT_DAMAGED, NOT_DERIVED = "image_damaged", "root_damaged", "not_derived"
 DROP = "A repair drops its row: the journal makes the state again."
+REPLAY = "Journal and image tell two stories: export what matters, then restore a backup."
 QUARANTINE = (
     "No journal leads to this state. A repair quarantines the actors that cannot wake without it; "
     "roll them back, or restore a backup."
@@ -52,10 +59,15 @@ class Inspector:
             replace(finding(one, fault), repaired=rescued if one.rooted else command.repair)
             for one, fault in damaged.items()
         ]
+        derived = 0
+        if command.replay:
+            derived, differing = await self._derive({one.image.digest for one in damaged})
+            findings += differing
         return FsckView(
             ok=all(one.repaired for one in findings),
             images=len(sizes),
             nbytes=sum(sizes.values()),
+            derived=derived,
             findings=tuple(findings),
         )
 
@@ -65,16 +77,66 @@ class Inspector:
         except (ImageCorrupt, IncompatibleImage) as error:
             return error.detail
 
-    async def _repair(self, damaged: Collection[Checkpoint]) -> bool:
-        """Whether no actor was too busy to be looked after."""
-        await self._catalog.forget([(one.segment, one.position) for one in damaged])
-        roots = {one.image.digest for one in damaged if one.rooted}
+    async def _derive(self, damaged: Collection[str]) -> tuple[int, list[Finding]]:
+        """Make the living actors' versions again that have an image, and compare digests."""
+        derived = 0
+        found: list[Finding] = []
+        async for version in self._versions():
+            if version.digest is None or version.digest in damaged:
+                continue
+            record = await self._catalog.actor(version.actor_id)
+            history = self._roster.history(record)
+            if not history.can_derive(version):
+                continue
+            try:
+                told = await history.verify(version)
+            except StatevisorError as error:
+                detail, ok = error.detail, False
+            else:
+                detail, ok = f"derived {told.digest}, kept is {told.expected}", told.ok
+            derived += 1
+            if not ok:
+                found.append(
+                    Finding(
+                        kind=NOT_DERIVED,
+                        detail=detail,
+                        advice=REPLAY,
+                        actor=version.actor_id,
+                        version=f"{version.actor_id}@{version.seq}",
+                    )
+                )
+        return derived, found
+
+    async def _versions(self) -> AsyncIterator[VersionRecord]:
+        """Versions of the living actors whose guest is loaded."""
+        async for record in self._actors():
+            seq: int | None = None
+            more = record.model in self._roster.batchers
+            while more:
+                try:
+                    page, more = await self._catalog.versions(record.id, seq, 200)
+                except NotFound:  # deleted meanwhile
+                    break
+                for version in page:
+                    seq = version.seq
+                    yield version
+
+    async def _actors(self) -> AsyncIterator[ActorRecord]:
         after: str | None = None
-        more, rescued = bool(roots), True
+        more = True
         while more:
             records, more = await self._catalog.actors(ActorQuery(after=after, limit=200))
             for record in records:
                 after = record.id
+                yield record
+
+    async def _repair(self, damaged: Collection[Checkpoint]) -> bool:
+        """Whether no actor was too busy to be looked after."""
+        await self._catalog.forget([(one.segment, one.position) for one in damaged])
+        roots = {one.image.digest for one in damaged if one.rooted}
+        rescued = True
+        if roots:
+            async for record in self._actors():
                 if not record.quarantine and record.model in self._roster.batchers:
                     rescued &= await self._rescue(record, roots)
         return rescued

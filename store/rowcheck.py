@@ -130,6 +130,8 @@ _STANDS = f"""SELECT a.id, a.turn_id, a.segment, a.position, {_END} AS top FROM 
     JOIN segment s ON s.id = a.segment
     WHERE a.deleted_us IS NULL AND (a.position > {_END}
       OR (a.turn_id IS NULL AND a.position <> {_END}))"""
+_AHEAD = f"""SELECT s.actor_id, NULL, s.id, c.position, {_END} AS top FROM checkpoint c
+    JOIN segment s ON s.id = c.segment WHERE c.position < s.position OR c.position > {_END}"""
 
 
 def check(conn: Connection) -> tuple[Finding, ...]:
@@ -172,6 +174,10 @@ def _positions(conn: Connection) -> Iterator[Finding]:
         if not top < position <= reach.get(segment, 0):
             text = f"position {position} is beyond the transcript, which ends at {top}"
             yield _finding("version_beyond", text, _BACK, actor, seq)
+    for actor, _, segment, position, top in execute(conn, _AHEAD):
+        if not top < position <= reach.get(segment, 0):
+            text = f"an image stands at {position}, its transcript ends at {top}"
+            yield _finding("image_beyond", text, _BACK, actor)
     for actor, _, segment, position, top in execute(conn, _STANDS):
         if not top < position <= reach.get(segment, 0):
             text = f"it stands at {position}, its transcript ends at {top}"

@@ -13,7 +13,7 @@ from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.units import parse_duration, size
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
 
 _DATA = Path("statevisor-data")
 Data = Annotated[Path, typer.Option("--data", help="The data folder; no server may use it.")]
@@ -64,6 +64,9 @@ def fsck(
     remote: Remote,
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Derive every version again, too; needs a server.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option("--data", help="A data folder at rest, without a server.")
     ] = None,
@@ -73,7 +76,10 @@ def fsck(
 ) -> None:
     """Read and compare everything, bit by bit: a running server's, or a folder's."""
     if data is None:
-        answer = remote.client.post(path("admin", "fsck"), fields(repair=repair or None))
+        body = fields(repair=repair or None, replay=replay or None)
+        answer = remote.client.post(path("admin", "fsck"), body)
+    elif replay:
+        raise InvalidRequest("a replay needs a running server", hint="Leave out --data.")
     else:
         from statevisor.api.wire_admin import fsck_object
         from statevisor.store.fsck import check_folder
@@ -87,6 +93,8 @@ def fsck(
 
 def _checked(answer: Mapping[str, Any]) -> Iterator[str]:
     yield f"read {answer['images']} images, {size(answer['bytes'])}"
+    if answer["derived"]:
+        yield f"derived {answer['derived']} versions again"
     for one in answer["findings"]:
         whose = one["version"] or one["actor"]
         state = "repaired" if one["repaired"] else "found"

@@ -79,7 +79,7 @@ CASES = {
     "documents_page": ("/docs", None, None),
     "ops_drain": ("/v1/admin/drain", None, None),
     "admin_gc": ("/v1/admin/gc", {"dry_run": True, "grace_s": 60}, c.Gc(dry_run=True, grace_s=60)),
-    "admin_fsck": ("/v1/admin/fsck", {"repair": True}, c.Fsck(repair=True)),
+    "admin_fsck": ("/v1/admin/fsck", {"replay": True}, c.Fsck(replay=True)),
     "admin_backup": ("/v1/admin/backup", {"path": "/tmp/copy"}, c.Backup(target="/tmp/copy")),
 }
 BY_NAME = {route.name: route for route in routes.ROUTES}

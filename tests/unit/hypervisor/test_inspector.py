@@ -141,6 +141,48 @@ async def test_an_image_of_another_place_is_told(world: Any) -> None:
     assert "position" in finding.detail
 
 
+async def test_a_replay_proves_the_journal(world: Any) -> None:
+    await world.create("a", "once upon a time")
+    for _ in range(3):
+        await world.say("a")
+        await lay_down(world, "a")
+    await world.visor.mutate(Mutate(actor="a", mutation=HALF))
+
+    view = await world.visor.fsck(Fsck(replay=True))
+
+    assert (view.ok, view.derived) == (True, 4)
+
+
+async def test_a_replay_finds_tokens_that_were_changed(world: Any) -> None:
+    """Rows and bytes that are whole, and yet do not belong together."""
+    await world.create("a", "once upon a time")
+    await world.say("a")
+    await lay_down(world, "a")
+    version = await world.visor.version("a@1")
+    _, _, tokens = world.catalog._history.runs[version.segment][0]
+    tokens[3] ^= 1
+
+    assert (await fsck(world)).ok
+    view = await world.visor.fsck(Fsck(replay=True))
+
+    assert [(one.kind, one.version) for one in view.findings] == [
+        ("not_derived", f"{version.actor_id}@1")
+    ]
+
+
+async def test_a_replay_leaves_out_what_another_build_made(worlds: Any) -> None:
+    world = await worlds()
+    await world.create("a", "once upon a time")
+    await world.say("a")
+    await lay_down(world, "a")
+    world.build = "toy-2"
+    await world.crash()
+
+    view = await world.visor.fsck(Fsck(replay=True))
+
+    assert (view.ok, view.derived) == (True, 0)
+
+
 async def test_a_store_without_an_archive_says_so(world: Any) -> None:
     with pytest.raises(CapabilityMissing):
         await world.visor.backup(Backup(target="anywhere"))

@@ -104,6 +104,7 @@ async def test_nothing_is_wrong_with_a_healthy_folder(healthy: Path) -> None:
         ("image_unnamed", "DELETE FROM checkpoint WHERE segment = 3"),
         ("version_beyond", "UPDATE version SET position = 8 WHERE actor_id = 'act_b'"),
         ("version_beyond", "DELETE FROM token_run WHERE segment = 1"),
+        ("image_beyond", "UPDATE checkpoint SET position = 8 WHERE segment = 3"),
         ("actor_position", "UPDATE actor SET position = 9 WHERE id = 'act_a'"),
         ("database", "INSERT INTO tag VALUES ('t', 99, 0)"),
     ],

@@ -22,6 +22,7 @@ FSCK = {
     "ok": False,
     "images": 3,
     "bytes": 9,
+    "derived": 0,
     "findings": [
         {
             "kind": "image_damaged",
@@ -62,9 +63,9 @@ def test_fsck_of_a_server_can_repair(server: Any, cli: Any) -> None:
     mended = {**FSCK, "ok": True, "findings": [{**FSCK["findings"][0], "repaired": True}]}  # type: ignore[index]
     server.answer("POST", "/v1/admin/fsck", mended)
 
-    ran = cli("admin", "fsck", "--repair")
+    ran = cli("admin", "fsck", "--repair", "--replay")
 
-    assert (ran.code, server.asked[0].body) == (0, {"repair": True})
+    assert (ran.code, server.asked[0].body) == (0, {"repair": True, "replay": True})
     assert "repaired image_damaged" in ran.out
 
 
@@ -98,6 +99,7 @@ def test_fsck_of_a_folder_needs_no_server(server: Any, cli: Any, tmp_path: Path)
     assert (ran.code, server.asked) == (0, [])
     assert "nothing is wrong" in ran.out
     assert cli("admin", "fsck", "--data", str(tmp_path / "no")).code == 2
+    assert cli("admin", "fsck", "--data", str(tmp_path), "--replay").code == 2
 
 
 def test_fsck_of_a_folder_fails_when_its_catalog_is_lost(cli: Any, tmp_path: Path) -> None:
