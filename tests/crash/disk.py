@@ -44,6 +44,11 @@ class Entry(NamedTuple):
     data: bytes
 
 
+def pack(call: Call, fd: int, number: int, data: bytes) -> bytes:
+    """An entry as it stands in a log."""
+    return _HEAD.pack(call, fd, number, len(data)) + data
+
+
 def entries(log: Path) -> Iterator[Entry]:
     """The log of one process, and its end."""
     raw = log.read_bytes()
@@ -119,10 +124,10 @@ class Disk:
         self._number = 0
         self.syncs = 0  #: that have ended
 
-    def adopt_folder(self, name: str) -> None:
-        """Begin with an empty folder below the root."""
-        whole = f"{self._root}/{name}"
-        self._names[whole] = self._now[whole] = Inode(is_folder=True)
+    def adopt(self, name: str, data: bytes | None) -> None:
+        """Begin with a file, or (None) a folder, that is durable."""
+        inode = Inode(data is None, bytearray(data or b""))
+        self._names[name] = self._now[name] = inode
 
     def play(self, entry: Entry) -> None:
         """One more call has happened."""

@@ -44,6 +44,9 @@ from statevisor.store.host import HostTier
 from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig
 
+import recorder  # isort: skip  # beside this file
+from disk import Call  # isort: skip
+
 FRAMES = 2
 
 
@@ -129,8 +132,11 @@ async def open_world(
 class Acks:
     """One line for everything asked and everything told, in a file that outlives the process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: Any = None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._log = log  #: of recorder.py
+        if log is not None:
+            log.note(Call.OPEN, self._fd, 1, bytes(path))
 
     def ask(self, op: str, **more: Any) -> None:
         self._write({"is": "ask", "op": op, **more})
@@ -142,7 +148,13 @@ class Acks:
         self._write({"is": "refused", "why": f"{error.code}: {error.detail}"})
 
     def _write(self, event: dict[str, Any]) -> None:
-        os.write(self._fd, json.dumps(event).encode() + b"\n")
+        line = json.dumps(event).encode() + b"\n"
+        if self._log is None:
+            os.write(self._fd, line)
+            return
+        with self._log.lock:
+            self._log.note(Call.WRITE, self._fd, os.fstat(self._fd).st_size, line)
+            os.write(self._fd, line)
 
 
 @dataclass(slots=True)
@@ -350,10 +362,16 @@ class Worker:
 async def live(order: dict[str, Any], files: Files | None = None) -> None:
     """One life: `folder`, `acks` (a file), `number`, `guest`, and `steps` of each of 3 workers.
 
-    `tour`: one worker that does everything once. `end`: drain and close at the end.
+    `tour`: one worker that does everything once. `end`: drain and close at the end. `record`: a
+    file for the log of recorder.py.
     """
     guest = make_guest(order["guest"])
-    acks, number = Acks(Path(order["acks"])), order["number"]
+    log = None
+    if order.get("record"):
+        log = recorder.Log(Path(order["record"]))
+        files = recorder.RecordedFiles(log)
+        recorder.watch_catalog(Path(order["folder"]), log)
+    acks, number = Acks(Path(order["acks"]), log), order["number"]
     world = await open_world(Path(order["folder"]), guest, files=files)
     workers = [
         Worker(world, acks, random.Random(f"{number}/{n}"), f"n{number}w{n}")

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from statevisor.store.db import migrate
+
 from disk import Disk, Entry, entries  # isort: skip  # beside this file
 
 SOURCE = Path(__file__).with_name("recorder.c")
@@ -44,17 +46,31 @@ def library() -> Path:
 class Recording:
     """Lives of one folder, one after the other, as one log."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, *, compiled: bool = True) -> None:
+        """`compiled`: by recorder.c; else by recorder.py."""
         self.root = (base / "root").resolve()  #: what is recorded: data and acks
         self.log: list[Entry] = []
         self._base = base
+        self._compiled = compiled
         (self.root / "data").mkdir(parents=True)
+        if not compiled:
+            self._make()
+        self._before = {
+            path: path.read_bytes() if path.is_file() else None
+            for path in sorted(self.root.rglob("*"))
+        }
+
+    def _make(self) -> None:
+        """An empty catalog and folder of images: recorder.py does not see how they are made."""
+        migrate(self.root / "data")
+        (self.root / "data" / "images").mkdir()
 
     def live(self, number: int, *, stop: int | None = None, **order: Any) -> None:
         """One life in a process of its own, to its end or killed at so many calls.
 
         `order`: as `life.live` takes it, with `mutant`. Raises: RuntimeError, if it ends otherwise.
         """
+        assert self._compiled or stop is None
         log = self._base / f"log-{number}"
         order |= {
             "folder": str(self.root / "data"),
@@ -62,13 +78,14 @@ class Recording:
             "number": number,
             "guest": "toy",
         }
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": str(library()),
-            "STATEVISOR_RECORD_FOLDER": str(self.root),
-            "STATEVISOR_RECORD_LOG": str(log),
-            "STATEVISOR_RECORD_STOP": str(stop or 0),
-        }
+        environment = dict(os.environ)
+        if self._compiled:
+            environment["LD_PRELOAD"] = str(library())
+            environment["STATEVISOR_RECORD_FOLDER"] = str(self.root)
+            environment["STATEVISOR_RECORD_LOG"] = str(log)
+            environment["STATEVISOR_RECORD_STOP"] = str(stop or 0)
+        else:
+            order["record"] = str(log)
         life = [sys.executable, str(Path(__file__).with_name("life.py")), json.dumps(order)]
         done = subprocess.run(
             life, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -80,7 +97,8 @@ class Recording:
     def disk(self) -> Disk:
         """The disk as it was when the first life began."""
         disk = Disk(self.root)
-        disk.adopt_folder("data")
+        for path, data in self._before.items():
+            disk.adopt(str(path), data)
         return disk
 
 

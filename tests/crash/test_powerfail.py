@@ -13,13 +13,11 @@ import recording
 import run_powerfail
 from disk import Call
 
-pytestmark = [
-    pytest.mark.crash,
-    pytest.mark.skipif(
-        recording.compiler() is None,
-        reason="no C compiler (cc, gcc or clang): system calls cannot be recorded",
-    ),
-]
+pytestmark = pytest.mark.crash
+compiled = pytest.mark.skipif(
+    recording.compiler() is None,
+    reason="no C compiler (cc, gcc or clang): system calls cannot be recorded",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +29,12 @@ def run(tmp_path_factory):
     return made
 
 
+@compiled
 def test_the_recording_explains_every_byte(run):
     assert recording.differences(run) == []
 
 
+@compiled
 @pytest.mark.parametrize("name", ["catalog.db-wal", ".slab", "acks"])
 def test_a_write_that_was_missed_is_noticed(run, name):
     kept, names, last = list(run.log), {}, 0
@@ -51,6 +51,7 @@ def test_a_write_that_was_missed_is_noticed(run, name):
         run.log[:] = kept
 
 
+@compiled
 def test_a_power_failure_loses_nothing(run, tmp_path):
     bench = run_powerfail.Bench(tmp_path)
     run_powerfail.fail_power(bench, run, 24, random.Random(1))
@@ -61,6 +62,7 @@ def test_a_power_failure_loses_nothing(run, tmp_path):
 
 
 # -- mutants: one guard out, and the checks above must see it --------------------------------------
+@compiled
 @pytest.mark.parametrize("mutant", ["synchronous=NORMAL", "no slab sync"])
 def test_a_sync_that_is_left_out_is_caught(tmp_path, mutant):
     run = recording.Recording(tmp_path / "run")
@@ -73,3 +75,14 @@ def test_a_sync_that_is_left_out_is_caught(tmp_path, mutant):
             break
     word = "image" if mutant == "no slab sync" else "lost"
     assert any(word in fault for fault in bench.faults), bench.faults
+
+
+# -- without a compiler ----------------------------------------------------------------------------
+@pytest.mark.parametrize("mutant", [None, "no slab sync", "synchronous=NORMAL"])
+def test_what_python_records_shows_the_same(tmp_path, mutant):
+    run = recording.Recording(tmp_path / "run", compiled=False)
+    run.live(3, tour=True, mutant=mutant)
+    assert [one for one in recording.differences(run) if not one.endswith("lock")] == []
+    bench = run_powerfail.Bench(tmp_path)
+    run_powerfail.fail_power(bench, run, 8, random.Random(4))
+    assert bool(bench.faults) is (mutant is not None), bench.faults
