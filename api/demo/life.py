@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from threading import Event
 from typing import Any
 
 from statevisor.api.cli.client import Client, path
 from statevisor.api.cli.top import totals
 from statevisor.api.demo import story
+from statevisor.api.demo.crowd import among, mean_rows, together
 from statevisor.api.demo.person import Answer, Person
 from statevisor.api.demo.report import Report
 from statevisor.api.demo.screen import Screen
-from statevisor.hypervisor.errors import StatevisorError
 
 SEED = 20260727
 #: An answer to a question is short; a model that finds no end is cut here.
@@ -94,9 +91,9 @@ class Life:
         quiet = lone.answer(max_tokens=_DREAM, **DRAWN)
         others = self.alice.fork([f"neighbour-{n}" for n in range(_NEIGHBOURS)])
         before = totals(self.client.text("/metrics"))
-        loud = _among(others, lambda: packed.answer(max_tokens=_DREAM, **DRAWN))
+        loud = among(others, lambda: packed.answer(max_tokens=_DREAM, **DRAWN), DRAWN)
         after = totals(self.client.text("/metrics"))
-        rows = _mean_rows(before, after)
+        rows = mean_rows(before, after)
         self.screen.spoke("alice, dreaming", "", quiet.text)
         self.decide(
             "batch_invariance",
@@ -199,53 +196,3 @@ def _live(child: Person, twist: story.Twist) -> Answer:
     if twist.asked:
         return child.answer(story.prompt(twist), **ASKED)
     return child.answer(story.prompt(twist), max_tokens=_DREAM, **DRAWN)
-
-
-def together(*acts: Callable[[], Answer]) -> list[Answer]:
-    """Run the acts at the same time, one thread each."""
-    with ThreadPoolExecutor(len(acts)) as pool:
-        return [begun.result() for begun in [pool.submit(act) for act in acts]]
-
-
-def _among(neighbours: list[Person], act: Callable[[], Answer]) -> Answer:
-    """Run `act` while every neighbour is in the middle of a long dream."""
-    begun = [Event() for _ in neighbours]
-    leave = Event()
-
-    def dream(person: Person, talking: Event) -> None:
-        def seen(_: dict[str, Any]) -> None:
-            talking.set()
-            if leave.is_set():
-                raise _Enough
-
-        try:
-            person.stream(seen, max_tokens=4096, **DRAWN)
-        except _Enough:
-            pass
-        finally:
-            talking.set()
-
-    with ThreadPoolExecutor(len(neighbours)) as pool:
-        dreams = [pool.submit(dream, *pair) for pair in zip(neighbours, begun, strict=True)]
-        try:
-            for talking in begun:
-                talking.wait()
-            answer = act()
-        finally:
-            leave.set()
-        for one in dreams:
-            one.result()
-    return answer
-
-
-class _Enough(StatevisorError):
-    """The dream is no longer needed."""
-
-
-def _mean_rows(before: dict[str, float], after: dict[str, float]) -> float:
-    """Rows of a mean step between two readings of the metrics."""
-
-    def grown(name: str) -> float:
-        return after.get(name, 0.0) - before.get(name, 0.0)
-
-    return grown("statevisor_step_rows_sum") / max(1.0, grown("statevisor_step_rows_count"))

@@ -115,7 +115,7 @@ def the_number_of_rows_is_felt(toy: Any, patch: Any) -> dict[str, Any]:
 @breaks("batch_invariance")
 def nobody_is_batched(toy: Any, patch: Any) -> dict[str, Any]:
     """The answers are equal, but nothing was shown: there were no neighbours."""
-    patch.setattr("statevisor.api.demo.life._among", lambda neighbours, act: act())
+    patch.setattr("statevisor.api.demo.life.among", lambda neighbours, act, settings: act())
     return {}
 
 
