@@ -83,7 +83,9 @@ class History:
                 f"{version.handle} is not in this actor's history",
                 hint=f"Fork {version.actor} instead.",
             )
-        return Origin(segment=version.segment, position=version.position, handle=version.handle)
+        # by id: the version of a deleted actor is still part of its descendants' history
+        handle = f"{version.actor_id}@{version.seq}"
+        return Origin(segment=version.segment, position=version.position, handle=handle)
 
     async def row(self, version: VersionRecord) -> tuple[bytearray, int]:
         """A version's row, and how many tokens were replayed for it."""

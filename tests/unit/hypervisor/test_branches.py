@@ -11,6 +11,7 @@ from statevisor.guests.toy import POISON
 from statevisor.hypervisor.commands import (
     Append,
     CreateActor,
+    DeleteActor,
     Fork,
     Generate,
     ImportImage,
@@ -269,6 +270,16 @@ async def test_a_key_repeats_the_actor_that_began_from_a_version(world: Any) -> 
     command = CreateActor(name="b", source="a@0", once=Once(key="k", request="r"))
     first = await world.visor.create(command)
     assert (await world.visor.create(command)).record == first.record
+
+
+async def test_a_child_can_be_rolled_back_into_the_history_of_a_deleted_parent(world: Any) -> None:
+    await world.create("a", STORY)
+    (child,) = await world.visor.fork(Fork(actor="a", names=("child",)))
+    parent = (await world.visor.actor("a")).record.id
+    await world.say("child")
+    await world.visor.delete(DeleteActor(actor="a"))
+    view = await world.visor.rollback(Rollback(actor="child", to=f"{parent}@0"))
+    assert view.record.position == child.record.position
 
 
 async def test_keys_repeat_their_results(world: Any) -> None:
