@@ -1,0 +1,8 @@
+"""The parts of the model lie beside this file, in a folder that no other test imports."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

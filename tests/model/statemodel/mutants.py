@@ -1,0 +1,131 @@
+"""Negative controls: faults put into a hypervisor on twins, each of which the machine must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from statemodel.world import World
+
+
+def dirty_slot(world: World) -> None:
+    """A slot that is given out again is not cleared."""
+    world.guest.clear = lambda slot: None
+
+
+def shared_slot(world: World) -> None:
+    """A fork that wakes beside its parent shares the parent's writable bytes."""
+    bank = world.guest._bank
+
+    def copy(source: int, targets: Any) -> None:
+        for target in targets:
+            bank[target] = bank[source]
+
+    world.guest.copy = copy
+
+
+def stale_frame(world: World) -> None:
+    """A rollback leaves the copy in the host tier behind."""
+    residency = world.residency
+    discard, drop = residency.discard, residency._drop_frame
+
+    def forget(actor: Any) -> None:
+        residency._drop_frame = lambda _: None
+        discard(actor)
+        residency._drop_frame = drop
+
+    residency.discard = forget
+
+
+def damaged_frame(world: World) -> None:
+    """A frame is loaded without a look at its checksum."""
+    frames = world.residency.frames
+    frames.view = lambda actor_id: frames._row(frames._held[actor_id].index)
+
+
+def early_gate(world: World) -> None:
+    """Tokens are told before the journal has them."""
+    world.visor._gate._open = True
+
+
+def journal_gap(world: World) -> None:
+    """Tokens behind a failed group are journalled all the same."""
+
+    class Forgiving(dict[str, Any]):
+        def __contains__(self, key: object) -> bool:
+            return False
+
+    memory = world.catalog._catalog
+    journal = memory.journal
+
+    async def accept(entries: Any, *, incarnation: int) -> None:
+        for entry in entries:
+            turn = memory._turns[entry.turn_id]
+            memory._turns[entry.turn_id] = replace(turn, position=entry.position)
+        await journal(entries, incarnation=incarnation)
+
+    world.visor._gate._failed = Forgiving()
+    memory.journal = accept
+
+
+def same_seed(world: World) -> None:
+    """A rollback that is to be re-seeded keeps the seed."""
+    rollback = world.catalog.rollback
+
+    async def keep(actor_id: str, origin: Any, *, seed: int | None, guard: Any) -> Any:
+        return await rollback(actor_id, origin, seed=None, guard=guard)
+
+    world.catalog.rollback = keep
+
+
+def lost_rule(world: World) -> None:
+    """A mutation is recorded, but the slot goes on with the state before it."""
+
+    async def replace_nothing(actor: Any, row: bytes) -> None:
+        actor.imaged = actor.record.position
+
+    world.residency.replace = replace_nothing
+
+
+def wrong_twin(world: World) -> None:
+    """An actor wakes from any neighbour that has absorbed as many tokens."""
+    residency = world.residency
+
+    def twin(actor: Any) -> Any:
+        for other in residency.actors.values():
+            idle = other.power.value == "idle" and other.slot is not None
+            if other is not actor and idle and actor.rest and other.absorbed == actor.rest:
+                return other
+        return None
+
+    residency._twin = twin
+
+
+def lost_slot(world: World) -> None:
+    """A throw-away slot is not given back when its turn ends."""
+    admission = world.residency._admission
+    give = admission.give
+
+    def keep(slot: int, owner: str) -> None:
+        if not owner.startswith("turn_"):
+            give(slot, owner)
+
+    admission.give = keep
+
+
+MUTANTS: dict[str, Callable[[World], None]] = {
+    made.__name__.replace("_", "-"): made
+    for made in (
+        dirty_slot,
+        shared_slot,
+        stale_frame,
+        damaged_frame,
+        early_gate,
+        journal_gap,
+        same_seed,
+        lost_rule,
+        wrong_twin,
+        lost_slot,
+    )
+}

@@ -1,0 +1,43 @@
+"""A short leg of `run.py`: random lives agree with the model, and faults put in are found."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from statemodel.crowd import throng
+from statemodel.machine import Life, StoredLife
+
+from statevisor.store.db import migrate
+
+RUN = Path(__file__).parent / "run.py"
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    spec = importlib.util.spec_from_file_location("model_run", RUN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_random_lives_agree_with_the_model(run: Any) -> None:
+    assert run.live(Life, 400, 1, steps=40) > 300
+
+
+def test_a_life_on_the_real_store_agrees_with_the_model(run: Any, tmp_path: Path) -> None:
+    StoredLife.migrated = migrate(tmp_path)
+    assert run.live(StoredLife, 60, 1, steps=30) > 30
+
+
+def test_a_crowd_of_clients_leaves_nothing_undone(run: Any) -> None:
+    assert throng(200, 1) >= 150
+
+
+@pytest.mark.parametrize("mutant", ["wrong-twin", "same-seed", "lost-rule", "early-gate"])
+def test_a_fault_is_found(run: Any, mutant: str) -> None:
+    assert run.catch(mutant, 6000, 1) is not None
