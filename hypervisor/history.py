@@ -167,9 +167,19 @@ class History:
             layers=_tuple(version.select.get("layers")),
             heads=_tuple(version.select.get("heads")),
         )
-        rows = [own, *[(await self.row(v))[0] for v in await self.parents(mutation)]]
+        rows = [own, *[(await self.row(other))[0] for other in await self._merged(version)]]
         views = [memoryview(row) for row in rows]
         return bytearray(await asyncio.to_thread(self._guest.mutate, mutation, views)), checked
+
+    async def _merged(self, version: VersionRecord) -> tuple[VersionRecord, ...]:
+        """The versions that a mutation took in beside its actor's own state.
+
+        By its edges, not by its parameters: a tag moves, an actor is renamed or deleted.
+        """
+        key = f"{version.actor_id}@{version.seq}"
+        nodes, _, _ = await self._catalog.lineage(key, "ancestors", 1, 1 + len(version.parents))
+        known = {node.handle: node for node in nodes}
+        return tuple(known[handle] for handle in version.parents[1:])
 
     async def parents(self, mutation: Mutation) -> tuple[VersionRecord, ...]:
         """The versions that a rule's parameters name, in order."""

@@ -338,18 +338,25 @@ class Life(RuleBasedStateMachine):
         kind=st.sampled_from(["set", "add", "blend"]),
         others=st.lists(which, min_size=1, max_size=2),
         select=selections,
+        by_name=st.booleans(),
         keyed=rare,
     )
     def merge(
-        self, who: int, kind: str, others: list[int], select: dict[str, Any], keyed: bool
+        self,
+        who: int,
+        kind: str,
+        others: list[int],
+        select: dict[str, Any],
+        by_name: bool,
+        keyed: bool,
     ) -> None:
         versions = tuple(self.version(index) for index in others)
+        handles = [one.handle if by_name and not one.actor.deleted else one.key for one in versions]
         if kind == "blend":
-            handles = [version.key for version in versions]
             params: dict[str, Any] = {"others": handles, "weights": [0.25] * len(handles)}
         else:
             versions = versions[:1]
-            params = {"from": versions[0].key, "factor": 2}
+            params = {"from": handles[0], "factor": 2}
         mutation = Mutation(rule=kind, params=params, **select)
         self.do(self.session.mutate(self.pick(who), mutation, versions, None, keyed))
 

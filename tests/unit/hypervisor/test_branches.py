@@ -18,6 +18,7 @@ from statevisor.hypervisor.commands import (
     Mutate,
     Rollback,
     Snapshot,
+    UpdateActor,
 )
 from statevisor.hypervisor.errors import (
     ActorExists,
@@ -200,6 +201,24 @@ async def test_verify_rederives_every_version(world: Any) -> None:
         view = await world.visor.verify(key)
         assert view.ok, key
         assert view.digest
+
+
+async def test_verify_finds_the_parents_of_a_blend_whatever_became_of_their_names(
+    world: Any,
+) -> None:
+    await world.create("a", STORY)
+    await world.create("b", "another story")
+    await world.visor.snapshot(Snapshot(actor="b", tag="t"))
+    blend = mutation("blend", others=["b@0", "t"], weights=[0.25, 0.5])
+    await world.visor.mutate(Mutate(actor="a", mutation=blend))
+    await world.say("b")
+    await world.visor.snapshot(Snapshot(actor="b", tag="t"))
+    assert (await world.visor.verify("a@1")).ok
+    await world.visor.update(UpdateActor(actor="b", name="c"))
+    await world.create("b", "quite another")
+    assert (await world.visor.verify("a@1")).ok
+    await world.visor.delete(DeleteActor(actor="c"))
+    assert (await world.visor.verify("a@1")).ok
 
 
 async def test_verify_notices_a_state_that_its_history_does_not_give(world: Any) -> None:
