@@ -1,6 +1,6 @@
 """A process that keeps house in a data folder and is killed in the middle of it.
 
-Arguments: folder, what (gc | backup | tar | fsck), and at which of the marked calls it dies.
+Arguments: folder, what (gc | backup | tar | fsck), and at which call it dies.
 """
 
 from __future__ import annotations
@@ -100,44 +100,48 @@ async def populate(visor: Visor) -> None:
         await visor.delete(DeleteActor(actor=f"actor-{n}"))
 
 
-def die_at(count: int) -> None:
-    """Let the process be killed before or after the n-th of the calls that change something."""
-    left = [count]
+def die_at(point: str) -> None:
+    """Let the process be killed before or after the n-th call of a name: `CALL:N:before`."""
+    name, number, side = point.split(":")
+    calls = [0]
 
-    def marked(owner: Any, name: str) -> None:
-        inner = getattr(owner, name)
-
-        @wraps(inner)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            tick()
-            result = inner(*args, **kwargs)
-            tick()
-            return result
-
-        setattr(owner, name, call)
-
-    def tick() -> None:
-        left[0] -= 1
-        if not left[0]:
+    def killed(now: str) -> None:
+        if calls[0] == int(number) and now == side:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    marked(writer, "finish")
-    marked(SlabImages, "free")
-    marked(FolderArchive, "_put")
-    marked(backup, "copy")
-    marked(backup, "_relocate")
-    marked(backup._Folder, "add")
-    marked(backup._Folder, "publish")
-    marked(backup._Tar, "add")
-    marked(backup._Tar, "publish")
-    marked(rebuild, "migrate")
-    marked(rebuild, "finish")
-    marked(Path, "rename")
+    for owner in MARKED[name]:
+        setattr(owner, name, _watched(getattr(owner, name), calls, killed))
 
 
-async def work(data: Path, what: str, count: int) -> None:
+def _watched(inner: Any, calls: list[int], killed: Any) -> Any:
+    @wraps(inner)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        killed("before")
+        result = inner(*args, **kwargs)
+        killed("after")
+        return result
+
+    return call
+
+
+#: Calls that change something, and whose they are.
+MARKED: dict[str, tuple[Any, ...]] = {
+    "finish": (writer, rebuild),
+    "free": (SlabImages,),
+    "_put": (FolderArchive,),
+    "copy": (backup,),
+    "_relocate": (backup,),
+    "add": (backup._Folder, backup._Tar),
+    "publish": (backup._Folder, backup._Tar),
+    "migrate": (rebuild,),
+    "rename": (Path,),
+}
+
+
+async def work(data: Path, what: str, point: str) -> None:
     async with running(data) as (visor, _, _):
-        die_at(count)
+        die_at(point)
         if what == "gc":
             for _ in range(2):
                 await visor.gc(Gc(grace_s=0))
@@ -149,7 +153,7 @@ async def work(data: Path, what: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    folder, task, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    folder, task, at = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     if task == "rebuild":
         die_at(at)
         check_folder(folder, repair=True, model="toy")
