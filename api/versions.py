@@ -12,8 +12,8 @@ from statevisor.api.wire_versions import (
     ImportQuery,
     MutateBody,
     SnapshotBody,
-    SnapshotQuery,
     VersionsQuery,
+    WaitQuery,
     diff_object,
     verify_object,
     version_object,
@@ -31,7 +31,7 @@ def _made(record: VersionRecord) -> Reply:
     return Reply(value=version_object(record), status=201, headers=location)
 
 
-async def snapshot(call: Call[SnapshotBody, SnapshotQuery]) -> Reply:
+async def snapshot(call: Call[SnapshotBody, WaitQuery]) -> Reply:
     """Name the last committed position as a version."""
     command = call.body.command(call.path("a"), call.query.wait, call.change)
     return _made(await call.visor.snapshot(command))
@@ -51,9 +51,10 @@ async def of_actor(call: Call[Nothing, VersionsQuery]) -> Reply:
     return Reply(value=listing([version_object(record) for record in found], "handle", has_more))
 
 
-async def read(call: Call[Nothing, NoQuery]) -> Reply:
-    """Read a version."""
-    return Reply(value=version_object(await call.visor.version(call.path("v"))))
+async def read(call: Call[Nothing, WaitQuery]) -> Reply:
+    """Read a version; with `wait` once its image is written, so that it has a digest."""
+    version = await call.visor.version(call.path("v"), wait=call.query.wait)
+    return Reply(value=version_object(version))
 
 
 async def diff(call: Call[Nothing, NoQuery]) -> Reply:

@@ -53,7 +53,7 @@ class SnapshotBody(Body):
         return Snapshot(actor=actor, tag=self.tag, labels=self.labels, wait=wait, **change)
 
 
-class SnapshotQuery(Query):
+class WaitQuery(Query):
     """Whether to answer only once the image is written."""
 
     wait: bool = False

@@ -83,6 +83,15 @@ class Library:
             raise InvalidRequest("the two versions belong to different models")
         return await self._roster.history(record).diff(left, right)
 
+    async def version(self, handle: str, *, wait: bool) -> VersionRecord:
+        """One version; `wait` has its image written first."""
+        version = await self._catalog.version(handle)
+        if not wait or version.digest is not None:
+            return version
+        record = await self._catalog.actor(version.actor_id)
+        await self._tasks.whole(self._roster.history(record).image(version))
+        return await self._catalog.version(f"{version.actor_id}@{version.seq}")
+
     async def export(self, handle: str) -> bytes:
         """A version's image as one safetensors file."""
         version = await self._catalog.version(handle)

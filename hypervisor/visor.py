@@ -291,9 +291,9 @@ class Visor:
         """The graph around an actor's head or a version."""
         return await self._library.lineage(key, direction, depth)
 
-    async def version(self, handle: str) -> VersionRecord:
-        """One version by handle or tag."""
-        return await self._catalog.version(handle)
+    async def version(self, handle: str, *, wait: bool = False) -> VersionRecord:
+        """One version by handle or tag; `wait` has its image written first."""
+        return await self._library.version(handle, wait=wait)
 
     async def diff(self, a: str, b: str) -> DiffView:
         """Compare two versions of one model."""

@@ -327,3 +327,12 @@ async def test_common_ancestor_and_blame(world: Any) -> None:
     assert blamed is not None
     assert blamed.handle == "a@1"
     assert b.record.parent == "a@1"
+
+
+async def test_a_version_read_with_wait_has_its_digest(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.say("a")
+    assert (await world.visor.version("a@0")).digest is None
+    read = await world.visor.version("a@0", wait=True)
+    assert read.digest is not None
+    assert read == await world.visor.version("a@0")
