@@ -198,11 +198,12 @@ class Worker:
         actor = self._mine[0]
         for step in (
             self.append, self.generate, self.snapshot, self.down, self.generate, self.mutate,
-            self.fork, self.down, self.generate, self.rollback, self.append, self.down,
+            self.fork, self.down, self.generate, self.rollback, self.append, self.mutate,
+            self.down,
         ):  # fmt: skip
             await step(actor)
         await self.generate(self._mine[-1])
-        await self.delete(actor)
+        await self.delete(self._mine[-1])
 
     def _prompt(self, position: int, least: int = 0) -> list[int]:
         rng = self._rng

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,24 @@ def test_a_life_without_a_fault_passes_at_the_same_statements(nest, tmp_path):
         tally = run_kill.at_statement(nest, tmp_path / begins, begins, tries=1, committed=committed)
         assert tally.faults == []
         assert tally.count["killed"] == 1
+
+
+# -- tampering: the checks see what no guard was asked about ---------------------------------------
+@pytest.mark.parametrize(
+    ("sql", "sign"),
+    [
+        (
+            "UPDATE mutation SET params = json_replace(params, '$.factor', 0.1, '$.alpha', 0.1)",
+            "wrong bytes",
+        ),
+        ("UPDATE actor SET seed = seed + 1", "seed"),
+        ("UPDATE turn SET position = position - 1", "turn"),
+        ("DELETE FROM checkpoint", "image"),
+    ],
+)
+def test_what_was_tampered_with_is_noticed(nest, tmp_path, sql, sign):
+    folder = run_kill.Folder(tmp_path)
+    assert nest.live(**folder.order(1), tour=True)[0] == 0
+    with closing(sqlite3.connect(folder.data / "catalog.db", isolation_level=None)) as db:
+        assert db.execute(sql).rowcount > 0
+    assert any(sign in fault for fault in folder.check(lives=0).faults)

@@ -54,11 +54,11 @@ def test_a_write_that_was_missed_is_noticed(run, name):
 @compiled
 def test_a_power_failure_loses_nothing(run, tmp_path):
     bench = run_powerfail.Bench(tmp_path)
-    run_powerfail.fail_power(bench, run, 24, random.Random(1))
+    run_powerfail.fail_power(bench, run, 14, random.Random(1))
     assert bench.faults == []
-    assert bench.count["states"] == 24
-    assert bench.count["acks"] > 24
-    assert bench.count["images"] > 24
+    assert bench.count["states"] == 14
+    assert bench.count["acks"] > 14
+    assert bench.count["images"] > 14
 
 
 # -- mutants: one guard out, and the checks above must see it --------------------------------------
@@ -84,5 +84,5 @@ def test_what_python_records_shows_the_same(tmp_path, mutant):
     run.live(3, tour=True, mutant=mutant)
     assert [one for one in recording.differences(run) if not one.endswith("lock")] == []
     bench = run_powerfail.Bench(tmp_path)
-    run_powerfail.fail_power(bench, run, 8, random.Random(4))
+    run_powerfail.fail_power(bench, run, 6, random.Random(4))
     assert bool(bench.faults) is (mutant is not None), bench.faults
