@@ -8,7 +8,9 @@ image lies may be about to read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -19,8 +21,8 @@ from statevisor.hypervisor.ports import Catalog, Checkpoint, Clock, Extent, Imag
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.retention import DENSE, Keep, surplus
 
-_SEGMENTS = 256  #: looked at in one read
-_PLACES = 256  #: forgotten in one transaction
+_SEGMENTS = 32  #: looked at between two turns of the event loop
+_PLACES = 64  #: forgotten in one transaction
 DELETED, SURPLUS, UNNAMED = "deleted", "surplus", "unnamed"
 
 
@@ -40,12 +42,16 @@ class _Fates:
         if fate == SURPLUS:
             self.goes.append((one.segment, one.position))
 
-    def lines(self, *fates: str) -> Iterator[GcLine]:
-        """One line for each of these fates that an image has."""
-        for fate in fates:
-            sizes = [self.sizes[digest] for digest, its in self.of.items() if its == fate]
-            if sizes:
-                yield GcLine(reason=fate, images=len(sizes), nbytes=sum(sizes))
+    def lines(self) -> dict[str, GcLine]:
+        """How many images have each fate. Slow where there are many."""
+        counts, sizes = Counter[str](), Counter[str]()
+        for digest, fate in self.of.items():
+            counts[fate] += 1
+            sizes[fate] += self.sizes[digest]
+        return {
+            fate: GcLine(reason=fate, images=count, nbytes=sizes[fate])
+            for fate, count in counts.items()
+        }
 
 
 class Collector:
@@ -82,13 +88,14 @@ class Collector:
         for extent in () if command.dry_run else unnamed:
             self._images.reclaim(extent)
             del self._suspects[extent]
+        lines = await asyncio.to_thread(fates.lines)
         return GcView(
             dry_run=command.dry_run,
             actors=len(rubbish.actors),
             versions=rubbish.versions,
             tokens=rubbish.tokens,
-            removed=(*fates.lines(DELETED, SURPLUS), *_unnamed_line(unnamed)),
-            kept=tuple(fates.lines(*(keep.value for keep in Keep))),
+            removed=(*_chosen(lines, DELETED, SURPLUS), *_unnamed_line(unnamed)),
+            kept=_chosen(lines, *(keep.value for keep in Keep)),
             freed_images=rubbish.ripe if command.dry_run else len(freed),
             freed_bytes=rubbish.ripe_bytes if command.dry_run else sum(ref.length for ref in freed),
             waiting_images=left.orphans,
@@ -161,12 +168,19 @@ class Collector:
         now = self._clock.now_us()
         # In this order: what is named in between is not taken for unnamed.
         used = self._images.extents()
-        named = {
-            Extent(slab=ref.slab, offset=ref.offset, length=ref.length)
-            for ref in await self._catalog.live_images()
-        }
-        self._suspects = {extent: self._suspects.get(extent, now) for extent in used - named}
+        named = await self._catalog.live_images()
+        # On a thread: there may be a million of each.
+        unnamed = await asyncio.to_thread(_without, used, named)
+        self._suspects = {extent: self._suspects.get(extent, now) for extent in unnamed}
         return [extent for extent, since in self._suspects.items() if since <= now - grace_us]
+
+
+def _chosen(lines: Mapping[str, GcLine], *fates: str) -> tuple[GcLine, ...]:
+    return tuple(lines[fate] for fate in fates if fate in lines)
+
+
+def _without(used: frozenset[Extent], named: Iterable[ImageRef]) -> frozenset[Extent]:
+    return used.difference(Extent(ref.slab, ref.offset, ref.length) for ref in named)
 
 
 def _unnamed_line(extents: list[Extent]) -> Iterator[GcLine]:

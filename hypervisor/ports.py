@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from statevisor.hypervisor.layout import Fingerprints, Layout
 from statevisor.hypervisor.plan import RowResult, StepPlan
@@ -180,8 +180,7 @@ class ImageMeta:
     pending: tuple[int, ...]  #: the tokens absorbed..position
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Extent(NamedTuple):
     """Where an image lies."""
 
     slab: int

@@ -167,9 +167,9 @@ class Slabs:
 
     def extents(self) -> frozenset[Extent]:
         """Everything that is in use, lost extents included."""
-        lost = [Extent(slab=it.slab, offset=it.offset, length=it.length) for it in self._lost]
+        lost = [Extent(it.slab, it.offset, it.length) for it in self._lost]
         return frozenset(
-            Extent(slab=slab.id, offset=offset, length=length)
+            Extent(slab.id, offset, length)
             for slab in self._slabs.values()
             for offset, length in slab.room.ranges()
         ).union(lost)
