@@ -24,7 +24,7 @@ from statevisor.api.auth import is_loopback
 from statevisor.api.compose import powered
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
-from statevisor.api.settings import Settings
+from statevisor.api.settings import ServerSettings, Settings
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
 
 #: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
@@ -125,13 +125,8 @@ async def _listening(host: Host) -> AsyncIterator[web.AppRunner]:
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG).start()
+        await _listen(runner, settings)
         yield runner
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-            hint="Is another server there? Choose another --port, or 0 for any free one.",
-        ) from error
     finally:
         await runner.cleanup()
 
@@ -145,6 +140,17 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+async def _listen(runner: web.AppRunner, settings: ServerSettings) -> None:
+    """Raises: Unavailable."""
+    try:
+        await web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG).start()
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+            hint="Is another server there? Choose another --port, or 0 for any free one.",
+        ) from error
 
 
 def _address(runner: web.AppRunner) -> str:

@@ -114,7 +114,9 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
-        raise refused(error, "settings") from None
+        wrong = refused(error, "settings")
+        wrong.hint = "See `statevisor serve --help`."
+        raise wrong from None
 
 
 def _file(path: Path) -> dict[str, Any]:

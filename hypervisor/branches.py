@@ -14,7 +14,7 @@ from statevisor.hypervisor.commands import (
     Snapshot,
 )
 from statevisor.hypervisor.config import VisorConfig
-from statevisor.hypervisor.errors import InvalidRequest
+from statevisor.hypervisor.errors import InvalidRequest, VersionNotFound
 from statevisor.hypervisor.history import Paths
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.lifecycle import Power
@@ -63,7 +63,7 @@ class Branches:
         actor = await self._roster.find(command.actor)
         record = actor.committed()
         if command.tag is not None:
-            check_name(command.tag)
+            await self._check_tag(actor, command.tag)
         version = await self._catalog.snapshot(
             actor.id,
             record.segment,
@@ -78,6 +78,18 @@ class Branches:
             await self._image(actor, version)
             version = await self._catalog.version(f"{version.actor_id}@{version.seq}")
         return version
+
+    async def _check_tag(self, actor: Actor, tag: str) -> None:
+        """A tag is one name for all actors: it moves along its own, and from no other's version."""
+        try:
+            named = await self._catalog.version(check_name(tag))
+        except VersionNotFound:
+            return
+        if named.actor_id != actor.id:
+            raise InvalidRequest(
+                f"the tag {tag!r} names {named.handle} already, and tags are shared by all actors",
+                hint=f"Choose another, for example {actor.record.name}-{tag}.",
+            )
 
     async def _image(self, actor: Actor, version: VersionRecord) -> None:
         """Write a version's image: from the actor's slot if it rests just there, else by replay."""

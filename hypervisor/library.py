@@ -111,6 +111,15 @@ class Library:
             raise VersionNotFound(f"{a} and {b} have no common ancestor")
         return found
 
+    async def blame(self, handle: str, layer: int) -> VersionRecord | None:
+        """The mutation that last touched a layer. Raises: InvalidRequest."""
+        version = await self._catalog.version(handle)
+        record = await self._catalog.actor(version.actor_id)
+        layers = self._roster.batcher(record).guest.layout.layers
+        if not 0 <= layer < layers:
+            raise InvalidRequest(f"layer {layer} is not in 0..{layers - 1}")
+        return await self._catalog.blame(handle, layer)
+
     # -- models ----------------------------------------------------------------------------------
     def models(self) -> tuple[ModelView, ...]:
         """Every loaded guest."""

@@ -313,7 +313,7 @@ class Visor:
 
     async def blame(self, handle: str, layer: int) -> VersionRecord | None:
         """The mutation that last touched a layer on the way to a version."""
-        return await self._catalog.blame(handle, layer)
+        return await self._library.blame(handle, layer)
 
     # -- tiers -----------------------------------------------------------------------------------
     async def hibernate(self, command: Hibernate) -> ActorView:

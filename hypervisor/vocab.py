@@ -12,6 +12,9 @@ NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _NAME = re.compile(NAME_PATTERN + r"\Z")
 _HANDLE = re.compile(rf"({NAME_PATTERN})@(\d{{1,18}})\Z")
 
+#: Every actor's id begins with this and no name does, so that one text never means two actors.
+ACTOR_PREFIX = "act_"
+
 #: Seeds are below 2^53 so that every JSON reader keeps them exact.
 MAX_SEED = 2**53
 
@@ -65,6 +68,11 @@ class Handle:
 
 def check_name(name: str) -> str:
     """Return the name if it matches the pattern. Raises: InvalidRequest."""
+    if name.startswith(ACTOR_PREFIX):
+        raise InvalidRequest(
+            f"{name[:140]!r} is not a name: what begins with {ACTOR_PREFIX!r} is an actor's id",
+            hint="Choose another name.",
+        )
     if not _NAME.match(name):
         raise InvalidRequest(f"{name[:140]!r} is not a name: it must match {NAME_PATTERN}")
     return name

@@ -180,9 +180,7 @@ def add(
     try:
         _INSERT.run(scope.conn, values)
     except IntegrityError as error:
-        raise ActorExists(
-            f"an actor named {new.name!r} exists, or one of id {new.id} did"
-        ) from error
+        raise ActorExists(f"an actor named {new.name!r} exists") from error
     _label(scope.conn, new.id, new.labels)
     return ActorRecord(
         id=new.id,

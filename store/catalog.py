@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection
 
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import StatevisorError, Unavailable
 from statevisor.hypervisor.ports import (
     ActorQuery,
     Checkpoint,
@@ -428,10 +428,16 @@ class SqlCatalog:
 
 
 def _prepare(folder: Path, lock: FolderLock | None) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    if lock is not None:
-        lock.acquire()
-    return migrate(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if lock is not None:
+            lock.acquire()
+        return migrate(folder)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot use {folder} as a data folder: {error.strerror}",
+            hint="Name a --data folder that can be written.",
+        ) from error
 
 
 def _shown(conn: Connection, number: int | None) -> VersionRecord | None:

@@ -336,3 +336,28 @@ async def test_a_version_read_with_wait_has_its_digest(world: Any) -> None:
     read = await world.visor.version("a@0", wait=True)
     assert read.digest is not None
     assert read == await world.visor.version("a@0")
+
+
+async def test_a_tag_is_not_taken_from_another_actors_version(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.create("b", STORY)
+    await world.visor.snapshot(Snapshot(actor="a", tag="before"))
+    with pytest.raises(InvalidRequest, match="names a@1 already"):
+        await world.visor.snapshot(Snapshot(actor="b", tag="before"))
+    assert (await world.visor.version("before")).handle == "a@1"
+
+
+async def test_a_name_is_never_an_id(world: Any) -> None:
+    await world.create("a", STORY)
+    own = (await world.visor.actor("a")).record.id
+    for name in (own, "act_x"):
+        with pytest.raises(InvalidRequest, match="id"):
+            await world.create(name, STORY)
+        with pytest.raises(InvalidRequest, match="id"):
+            await world.visor.fork(Fork(actor="a", names=(name,)))
+
+
+async def test_blame_knows_how_many_layers_there_are(world: Any) -> None:
+    await world.create("a", STORY)
+    with pytest.raises(InvalidRequest, match=r"not in 0\.\.1"):
+        await world.visor.blame("a@0", 2)

@@ -134,3 +134,10 @@ def test_a_database_from_the_future_is_refused(tmp_path: Path):
     db.close()
     with pytest.raises(StatevisorError, match="newer version"):
         migrate(tmp_path)
+
+
+async def test_a_file_is_no_data_folder(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Unavailable, match="as a data folder"):
+            await SqlCatalog.open(folder)
