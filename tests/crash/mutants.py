@@ -33,7 +33,7 @@ def row_first() -> None:
         ref = write(Nowhere(), fd, place, parts, meta, generation, lambda: hashed)
 
         async def bytes_at_last() -> None:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # longer than any commit
             await self._workers.run(
                 write, self._files, fd, place, parts, meta, generation, lambda: hashed
             )
