@@ -172,6 +172,7 @@ class Turns:
         position = turn.position if failed is None else turn.committed
         finish = FinishReason.ERROR if failed is not None else finish
         view = _view(actor, turn, record, finish, position)
+        view = replace(view, error=_code(error, failed))
         try:
             actor.record, _ = await self._catalog.end_turn(
                 turn.id,
@@ -186,9 +187,9 @@ class Turns:
             raise
         finally:
             actor.turn = None
-        code = await self._let_go(actor, batcher, error, failed)
+        await self._let_go(actor, batcher, error, failed)
         actor.used = self._clock.monotonic()
-        return replace(view, error=code)
+        return view
 
     async def _let_go(
         self,
@@ -196,14 +197,11 @@ class Turns:
         batcher: Batcher,
         error: Exception | None,
         failed: StatevisorError | None,
-    ) -> str | None:
+    ) -> None:
         if isinstance(error, NotFinite):
             await batcher.residency.poison(actor, NOT_FINITE)
-            return ActorQuarantined.code
-        batcher.residency.settle(actor, failed=error is not None or failed is not None)
-        if failed is not None:
-            return failed.code
-        return StatevisorError.code if error is not None else None
+        else:
+            batcher.residency.settle(actor, failed=error is not None or failed is not None)
 
     async def throw_away(
         self,
@@ -309,6 +307,15 @@ class _Staging:
                 await states.cache(self._actor, *place, row, absorbed)
         finally:
             self._busy = False
+
+
+def _code(error: Exception | None, failed: StatevisorError | None) -> str | None:
+    """What ended a turn: the step of its row, or else its journal."""
+    if isinstance(error, NotFinite):
+        return ActorQuarantined.code
+    if failed is not None:
+        return failed.code
+    return StatevisorError.code if error is not None else None
 
 
 def _held(actor: Actor) -> int:

@@ -408,3 +408,12 @@ async def test_latencies_are_metered(world: Any) -> None:
     await world.say("a", max_tokens=5)
     assert len(world.meter.seen["time_to_first_token_seconds"]) == 1
     assert world.meter.seen["inter_token_latency_seconds"]
+
+
+async def test_a_key_repeats_what_ended_its_turn(world: Any) -> None:
+    await world.create("a")
+    once = Once(key="k", request="r")
+    command = Generate(actor="a", prompt=(POISON, 1), once=once)
+    first = await (await world.visor.generate(command)).result()
+    assert first.error == "actor_quarantined"
+    assert await (await world.visor.generate(command)).result() == first
