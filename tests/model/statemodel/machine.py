@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from statemodel.book import Actor, Version
 from statemodel.checks import check_lineage
 from statemodel.session import Session
@@ -24,6 +25,9 @@ from statevisor.hypervisor.vocab import Rng, Tier
 _ACTORS, _LENGTH = 7, 400
 #: An operation that takes so long waits for something that never comes.
 _HANGS_S = 20.0
+
+#: An operation as the machine calls it.
+Rule = Callable[..., None]
 
 which = st.integers(0, 40)
 names = st.sampled_from("abcdefghij")
@@ -74,6 +78,30 @@ plain_rules = st.sampled_from(
 )
 
 
+def _only(possible: Callable[[Life], bool]) -> Callable[[Rule], Rule]:
+    """Do nothing where an operation has no object.
+
+    No precondition: what there is may depend on the moment at which a turn broke off, and the
+    drawing of rules must not.
+    """
+
+    def make(operation: Rule) -> Rule:
+        @wraps(operation)
+        def guarded(self: Life, **drawn: Any) -> None:
+            if possible(self):
+                operation(self, **drawn)
+
+        return guarded
+
+    return make
+
+
+some = _only(lambda life: bool(life.living()))
+room = _only(lambda life: len(life.living()) < _ACTORS)
+filed = _only(lambda life: bool(life.session.files))
+known = _only(lambda life: bool(life.session.keyed))
+
+
 class Life(RuleBasedStateMachine):
     """One hypervisor on twins, from its first start to its end."""
 
@@ -108,6 +136,7 @@ class Life(RuleBasedStateMachine):
         world = self.make(slots=slots, frames=frames, lag=lag, config=config)
         self.session = Session(world)
         self.loop.run_until_complete(world.start())
+        self.do(self.session.create("a", tuple(b"once"), 7))
 
     def do(self, work: Coroutine[Any, Any, Any]) -> None:
         """One operation, and everything compared behind it."""
@@ -132,7 +161,7 @@ class Life(RuleBasedStateMachine):
 
     # -- who and where ---------------------------------------------------------------------------
     def living(self) -> list[Actor]:
-        return self.session.book.living if hasattr(self, "session") else []
+        return self.session.book.living
 
     def pick(self, index: int) -> Actor:
         found = self.living()
@@ -153,48 +182,44 @@ class Life(RuleBasedStateMachine):
     def generation(self, actor: Actor, offset: int | None) -> int | None:
         return None if offset is None else actor.generation + offset
 
-    some = precondition(lambda self: bool(self.living()))
-    room = precondition(lambda self: len(self.living()) < _ACTORS)
-
     # -- actors ----------------------------------------------------------------------------------
-    @room
     @rule(name=names, prompt=st.one_of(st.none(), prompts), seed=seeds, keyed=rare)
+    @room
     def create(self, name: str, prompt: Any, seed: int, keyed: bool) -> None:
         self.do(self.session.create(name, prompt, seed, keyed=keyed))
 
+    @rule(name=names, prompt=st.one_of(st.none(), prompts), at=which, keyed=rare)
     @room
     @some
-    @rule(name=names, prompt=st.one_of(st.none(), prompts), at=which, keyed=rare)
     def create_from(self, name: str, prompt: Any, at: int, keyed: bool) -> None:
         self.do(self.session.create(name, prompt, 5, self.version(at), keyed=keyed))
 
-    @some
     @rule(who=which, pinned=st.booleans(), generation=generations, keyed=rare)
+    @some
     def pin(self, who: int, pinned: bool, generation: int | None, keyed: bool) -> None:
         actor = self.pick(who)
         wanted = self.generation(actor, generation)
         self.do(self.session.update(actor, pinned=pinned, generation=wanted, keyed=keyed))
 
-    @some
     @rule(who=which, name=names)
+    @some
     def rename(self, who: int, name: str) -> None:
         self.do(self.session.update(self.pick(who), name=name))
 
-    @some
     @rule(who=which, generation=generations)
+    @some
     def delete(self, who: int, generation: int | None) -> None:
         actor = self.pick(who)
         self.do(self.session.delete(actor, self.generation(actor, generation)))
 
     # -- turns -----------------------------------------------------------------------------------
-    @some
     @rule(who=which, prompt=prompts, generation=generations, keyed=rare)
+    @some
     def append(self, who: int, prompt: Any, generation: int | None, keyed: bool) -> None:
         actor = self.short(who)
         wanted = self.generation(actor, generation)
         self.do(self.session.append(actor, prompt, wanted, keyed))
 
-    @some
     @rule(
         who=which,
         prompt=st.one_of(st.none(), prompts),
@@ -205,6 +230,7 @@ class Life(RuleBasedStateMachine):
         generation=generations,
         keyed=rare,
     )
+    @some
     def generate(
         self,
         who: int,
@@ -237,7 +263,6 @@ class Life(RuleBasedStateMachine):
             return actor
         return min(self.living(), key=lambda one: one.position)
 
-    @some
     @rule(
         who=which,
         prompt=st.one_of(st.none(), prompts),
@@ -247,6 +272,7 @@ class Life(RuleBasedStateMachine):
         crash=st.booleans(),
         keyed=st.booleans(),
     )
+    @some
     def break_a_turn(
         self,
         who: int,
@@ -263,8 +289,8 @@ class Life(RuleBasedStateMachine):
             )
         )
 
-    @some
     @rule(who=which, how=settings, intact=st.integers(0, 3), broken=st.integers(1, 2))
+    @some
     def refuse_a_group(self, who: int, how: SamplerSettings, intact: int, broken: int) -> None:
         self.do(
             self.session.failed_groups(
@@ -273,7 +299,6 @@ class Life(RuleBasedStateMachine):
         )
 
     # -- branches --------------------------------------------------------------------------------
-    @some
     @rule(
         who=which,
         tag=st.sampled_from([None, "here", "there"]),
@@ -281,6 +306,7 @@ class Life(RuleBasedStateMachine):
         generation=generations,
         keyed=rare,
     )
+    @some
     def snapshot(
         self, who: int, tag: str | None, wait: bool, generation: int | None, keyed: bool
     ) -> None:
@@ -288,8 +314,6 @@ class Life(RuleBasedStateMachine):
         wanted = self.generation(actor, generation)
         self.do(self.session.snapshot(actor, tag, wait, wanted, keyed))
 
-    @room
-    @some
     @rule(
         who=which,
         children=st.lists(names, min_size=1, max_size=3),
@@ -300,6 +324,8 @@ class Life(RuleBasedStateMachine):
         generation=generations,
         keyed=rare,
     )
+    @room
+    @some
     def fork(
         self,
         who: int,
@@ -317,8 +343,8 @@ class Life(RuleBasedStateMachine):
         wanted = self.generation(actor, generation)
         self.do(self.session.fork(actor, tuple(children), place, rng, given, wanted, keyed))
 
-    @some
     @rule(who=which, change=plain_rules, select=selections, generation=generations, keyed=rare)
+    @some
     def mutate(
         self,
         who: int,
@@ -332,7 +358,6 @@ class Life(RuleBasedStateMachine):
         wanted = self.generation(actor, generation)
         self.do(self.session.mutate(actor, mutation, (), wanted, keyed))
 
-    @some
     @rule(
         who=which,
         kind=st.sampled_from(["set", "add", "blend"]),
@@ -341,6 +366,7 @@ class Life(RuleBasedStateMachine):
         by_name=st.booleans(),
         keyed=rare,
     )
+    @some
     def merge(
         self,
         who: int,
@@ -360,8 +386,8 @@ class Life(RuleBasedStateMachine):
         mutation = Mutation(rule=kind, params=params, **select)
         self.do(self.session.mutate(self.pick(who), mutation, versions, None, keyed))
 
-    @some
     @rule(who=which, at=which, bare=st.booleans(), rng=rngs, generation=generations, keyed=rare)
+    @some
     def rollback(
         self, who: int, at: int, bare: bool, rng: Rng, generation: int | None, keyed: bool
     ) -> None:
@@ -370,31 +396,31 @@ class Life(RuleBasedStateMachine):
         self.do(self.session.rollback(actor, place, rng, wanted, keyed))
 
     # -- files -----------------------------------------------------------------------------------
-    @some
     @rule(at=which)
+    @some
     def export(self, at: int) -> None:
         self.do(self.session.export(self.version(at)))
 
-    @room
-    @precondition(lambda self: hasattr(self, "session") and bool(self.session.files))
     @rule(name=names, file=which, keyed=rare)
+    @room
+    @filed
     def bring(self, name: str, file: int, keyed: bool) -> None:
         self.do(self.session.bring(name, file, keyed))
 
-    @some
     @rule(at=which)
+    @some
     def verify(self, at: int) -> None:
         self.do(self.session.verify(self.version(at)))
 
     # -- tiers -----------------------------------------------------------------------------------
-    @some
     @rule(who=which, tier=st.sampled_from([Tier.HOST, Tier.NVME]), generation=generations)
+    @some
     def hibernate(self, who: int, tier: Tier, generation: int | None) -> None:
         actor = self.pick(who)
         self.do(self.session.hibernate(actor, tier, self.generation(actor, generation)))
 
-    @some
     @rule(who=which, generation=generations)
+    @some
     def resume(self, who: int, generation: int | None) -> None:
         actor = self.pick(who)
         self.do(self.session.resume(actor, self.generation(actor, generation)))
@@ -419,8 +445,8 @@ class Life(RuleBasedStateMachine):
     def drain(self) -> None:
         self.do(self.session.drain())
 
-    @precondition(lambda self: hasattr(self, "session") and bool(self.session.keyed))
     @rule(index=which)
+    @known
     def repeat(self, index: int) -> None:
         self.do(self.session.repeat(index))
 

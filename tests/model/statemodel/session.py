@@ -790,6 +790,8 @@ class Session:
             await self._resume_turn(keyed)
             return
         if isinstance(keyed.told, TurnView):
+            if actor is not None and actor.deleted:
+                return
             view = await keyed.again()
             assert view == keyed.told, "a repeated turn answers as it did"
             return
