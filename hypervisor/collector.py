@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -89,15 +89,24 @@ class Collector:
             self._images.reclaim(extent)
             del self._suspects[extent]
         lines = await asyncio.to_thread(fates.lines)
+        goes = _chosen(lines, DELETED, SURPLUS)
+        if command.dry_run:  # what would wait, were it done
+            left = replace(
+                rubbish,
+                orphans=rubbish.orphans - rubbish.ripe + sum(line.images for line in goes),
+                orphan_bytes=rubbish.orphan_bytes
+                - rubbish.ripe_bytes
+                + sum(line.nbytes for line in goes),
+            )
         return GcView(
             dry_run=command.dry_run,
             actors=len(rubbish.actors),
             versions=rubbish.versions,
             tokens=rubbish.tokens,
-            removed=(*_chosen(lines, DELETED, SURPLUS), *_unnamed_line(unnamed)),
+            removed=(*goes, *_unnamed_line(unnamed)),
             kept=_chosen(lines, *(keep.value for keep in Keep)),
             freed_images=rubbish.ripe if command.dry_run else len(freed),
-            freed_bytes=rubbish.ripe_bytes if command.dry_run else sum(ref.length for ref in freed),
+            freed_bytes=rubbish.ripe_bytes if command.dry_run else sum(r.length for r in freed),
             waiting_images=left.orphans,
             waiting_bytes=left.orphan_bytes,
         )
