@@ -82,6 +82,7 @@ class Book:
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         self.actors: dict[str, Actor] = {}
+        self.tags: dict[str, Version] = {}  #: those of deleted actors are free
 
     @property
     def living(self) -> list[Actor]:

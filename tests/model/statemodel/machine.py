@@ -112,6 +112,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.session: Session
+        self.sound = True  #: whether the last operation ended as the model says
 
     # -- the machine itself ----------------------------------------------------------------------
     def make(self, **shape: Any) -> World:
@@ -147,15 +148,19 @@ class Life(RuleBasedStateMachine):
             await work
             await self.session.settle()
 
+        self.sound = False
         self.loop.run_until_complete(within(_HANGS_S, whole()))
+        self.sound = True
 
     def teardown(self) -> None:
+        if not hasattr(self, "session"):
+            self.loop.close()
+            return
         try:
-            if hasattr(self, "session"):
+            if self.sound:
                 self.loop.run_until_complete(check_lineage(self.session))
         finally:
-            if hasattr(self, "session"):
-                self.loop.run_until_complete(self.session.world.leave())
+            self.loop.run_until_complete(self.session.world.leave())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
 

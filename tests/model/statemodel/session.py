@@ -403,8 +403,13 @@ class Session:
         held = self._resident(actor) and here.position > 1
 
         def expected() -> Version | None:
+            named = None if tag is None else self.book.tags.get(tag)
+            if named is not None and named.actor is not actor and not named.actor.deleted:
+                raise Refused(InvalidRequest)
             self._generation(actor, generation)
             made = self.book.snapshot(actor)
+            if tag is not None:
+                self.book.tags[tag] = made
             if wait and not imaged and (actor.event.poisoned or not (held or self._room())):
                 raise Refused(ActorQuarantined if actor.event.poisoned else NoFreeSlot)
             return made
