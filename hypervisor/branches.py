@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.commands import (
@@ -18,7 +20,7 @@ from statevisor.hypervisor.errors import InvalidRequest, VersionNotFound
 from statevisor.hypervisor.history import Paths
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import Catalog, Clock, Images, Meter, Provenance
+from statevisor.hypervisor.ports import Catalog, Clock, Images, Meter, Mutation, Provenance
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.replies import revive_actor, revive_version
 from statevisor.hypervisor.roster import Roster
@@ -156,6 +158,7 @@ class Branches:
             known = ", ".join(sorted(batcher.guest.rules))
             raise InvalidRequest(f"there is no rule {mutation.rule!r}", hint=f"Rules: {known}.")
         others = await history.parents(mutation)
+        mutation = _by_id(mutation, others)
         for other in others:
             if (await self._catalog.actor(other.actor_id)).model != actor.record.model:
                 raise InvalidRequest(f"{other.handle} belongs to another model")
@@ -243,3 +246,14 @@ class Branches:
         image = await batcher.residency.states.store(row, meta)
         _, version = await self._catalog.import_image(new, image, meta, once=command.once)
         return version
+
+
+def _by_id(mutation: Mutation, others: Sequence[VersionRecord]) -> Mutation:
+    """The same mutation with its versions named by id: names and tags may move, ids do not."""
+    handles = [f"{other.actor_id}@{other.seq}" for other in others]
+    params = dict(mutation.params)
+    if "from" in params:
+        params["from"] = handles.pop()
+    if handles:
+        params["others"] = handles
+    return replace(mutation, params=params)

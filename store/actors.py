@@ -11,13 +11,11 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     String,
-    and_,
     bindparam,
     case,
     cast,
     delete,
     func,
-    or_,
     select,
     update,
 )
@@ -32,14 +30,9 @@ from statevisor.store.scope import Scope
 from statevisor.store.tables import actor, actor_label, version
 
 
-def shown_name(row: Any, other: Any) -> ColumnElement[str]:
-    """An actor's name as others read it: a deleted one whose name is used again shows its id."""
-    same = select(other.c.id).where(other.c.name == row.c.name)
-    again = or_(
-        same.where(other.c.deleted_us.is_(None)).exists(),
-        same.where(other.c.deleted_us.is_not(None), other.c.id != row.c.id).exists(),
-    )
-    return case((and_(row.c.deleted_us.is_not(None), again), row.c.id), else_=row.c.name)
+def shown_name(row: Any) -> ColumnElement[str]:
+    """An actor's name as others read it: a deleted one shows its id, which alone still finds it."""
+    return case((row.c.deleted_us.is_not(None), row.c.id), else_=row.c.name)
 
 
 _parent = version.alias("parent_version")
@@ -47,9 +40,7 @@ _parent_actor = actor.alias("parent_actor")
 _ROWS = (
     select(
         actor,
-        (
-            shown_name(_parent_actor, actor.alias("namesake")) + "@" + cast(_parent.c.seq, String)
-        ).label("parent_handle"),
+        (shown_name(_parent_actor) + "@" + cast(_parent.c.seq, String)).label("parent_handle"),
     )
     .outerjoin(_parent, _parent.c.id == actor.c.parent)
     .outerjoin(_parent_actor, _parent_actor.c.id == _parent.c.actor_id)

@@ -94,8 +94,7 @@ class MemoryRows:
 
     def _name(self, actor_id: str) -> str:
         actor = self._actors[actor_id]
-        same = [one for one in self._actors.values() if one.record.name == actor.record.name]
-        return actor_id if actor.deleted and len(same) > 1 else actor.record.name
+        return actor_id if actor.deleted else actor.record.name
 
     def _handle(self, number: int) -> str:
         version = self._history.versions[number]

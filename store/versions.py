@@ -24,7 +24,7 @@ from statevisor.store.tables import (
     version_parent,
 )
 
-_name = shown_name(actor, actor.alias("namesake"))
+_name = shown_name(actor)
 _why = mutation.c
 _ROWS = (
     select(

@@ -159,5 +159,8 @@ async def test_lineage_outlives_the_actors_in_it(scene):
 
     nodes, _, _ = await graph(scene, "carl@0", "ancestors")
 
-    assert nodes == ["carl@0", "bob@1", "bob@0", "alice@1", "alice@0"]
+    a, b = alice.id, bob.id
+    assert nodes == ["carl@0", f"{b}@1", f"{b}@0", f"{a}@1", f"{a}@0"]
+    for handle in nodes:
+        assert (await scene.catalog.version(handle)).handle == handle
     assert await scene.tokens(carl) == [1, 2, 4]

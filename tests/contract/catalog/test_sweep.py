@@ -77,7 +77,7 @@ async def test_blends_keep_what_they_were_made_of(scene):
     await scene.catalog.delete(bob.id, guard=Guard())
     await swept(scene)
 
-    assert (await scene.catalog.version("alice@1")).parents == ("alice@0", "bob@0")
+    assert (await scene.catalog.version("alice@1")).parents == ("alice@0", f"{bob.id}@0")
     await scene.catalog.delete(alice.id, guard=Guard())
     await swept(scene)
     with pytest.raises(VersionNotFound):

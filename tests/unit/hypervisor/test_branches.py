@@ -188,6 +188,22 @@ async def test_a_blend_names_all_its_parents(world: Any) -> None:
     view = await world.visor.lineage("a")
     assert {node.handle for node in view.nodes} == {"a@1", "a@0", "b@0"}
     assert (await world.visor.verify("a@1")).ok
+    await world.visor.update(UpdateActor(actor="b", name="c"))
+    assert (await world.visor.verify("a@1")).ok
+    await world.visor.delete(DeleteActor(actor="c"))
+    await world.create("b", "not what was blended")
+    assert (await world.visor.verify("a@1")).ok
+
+
+async def test_every_handle_of_a_lineage_is_found(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.visor.fork(Fork(actor="a", names=("b",), at=4))
+    await world.visor.delete(DeleteActor(actor="a"))
+    for direction in ("ancestors", "both"):
+        view = await world.visor.lineage("b", direction)
+        assert len(view.nodes) == 3
+        for node in view.nodes:
+            assert (await world.visor.version(node.handle)).handle == node.handle
 
 
 async def test_verify_rederives_every_version(world: Any) -> None:
