@@ -78,7 +78,9 @@ class History:
                 )
             return lineage.origin(path, length, at)
         version = await self._catalog.version(at)
-        if version.actor_id != actor_id and version.segment not in {s.id for s in path}:
+        if version.actor_id != actor_id and not lineage.covers(
+            path, version.segment, version.position
+        ):
             raise InvalidRequest(
                 f"{version.handle} is not in this actor's history",
                 hint=f"Fork {version.actor} instead.",

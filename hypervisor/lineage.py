@@ -37,6 +37,14 @@ def same_state(path: Path, absorbed: int) -> tuple[int, int]:
     return path[0].id, absorbed
 
 
+def covers(path: Path, segment: int, position: int) -> bool:
+    """Whether a place lies on a path: an ancestor's segment counts up to where the path left it."""
+    for index, one in enumerate(path):
+        if one.id == segment:
+            return index + 1 == len(path) or position <= path[index + 1].position
+    return False
+
+
 def origin(path: Path, length: int, position: int) -> Origin:
     """A bare position of an actor's past as the origin of a new segment. Raises: InvalidRequest."""
     if not 0 <= position <= length:

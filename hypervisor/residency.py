@@ -222,6 +222,8 @@ class Residency:
             return 0, 0
         at, ref = found
         row = await self.states.read(ref)
+        if row[1].position != at:
+            raise ImageCorrupt(f"the image of position {at} is one of position {row[1].position}")
         await self._engine.run(self._guest.load, slot, memoryview(row[0]))
         if actor is not None and row[1].absorbed < actor.rest:
             await self._same_build(actor)

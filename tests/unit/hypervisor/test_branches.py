@@ -377,3 +377,29 @@ async def test_blame_knows_how_many_layers_there_are(world: Any) -> None:
     await world.create("a", STORY)
     with pytest.raises(InvalidRequest, match=r"not in 0\.\.1"):
         await world.visor.blame("a@0", 2)
+
+
+async def test_a_version_beyond_the_fork_is_not_in_the_childs_history(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.visor.fork(Fork(actor="a", names=("b",)))
+    await world.say("a")
+    with pytest.raises(InvalidRequest, match="not in this actor's history"):
+        await world.visor.rollback(Rollback(actor="b", to="a@1"))
+    with pytest.raises(InvalidRequest, match="not in this actor's history"):
+        await world.visor.fork(Fork(actor="b", at="a@1"))
+    await world.visor.rollback(Rollback(actor="b", to="a@0"))
+
+
+async def test_an_image_named_at_another_place_is_not_served(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.say("a")
+    await world.visor.snapshot(Snapshot(actor="a", wait=True))
+    record = (await world.visor.actor("a")).record
+    wrong = await world.catalog.image_at(record.segment, record.position)
+    await world.create("b", STORY)
+    other = (await world.visor.actor("b")).record
+    await world.catalog.add_image(other.segment, other.position, wrong)
+    await world.crash()
+    with pytest.raises(ImageCorrupt, match="one of position"):
+        await world.say("b")
+    assert (await world.visor.actor("b")).status == "quarantined"

@@ -6,7 +6,7 @@ import pytest
 
 from statevisor.hypervisor.errors import InvalidRequest
 from statevisor.hypervisor.history import shared_tokens
-from statevisor.hypervisor.lineage import origin, place, same_state
+from statevisor.hypervisor.lineage import covers, origin, place, same_state
 from statevisor.hypervisor.records import SegmentRecord
 
 
@@ -54,3 +54,10 @@ def test_transcripts_part_where_their_segments_do() -> None:
     assert shared_tokens((ROOT, FORK), 20, (ROOT, other), 20) == 7
     assert shared_tokens((ROOT, FORK), 20, (ROOT,), 8) == 8
     assert shared_tokens((ROOT,), 20, (segment(9, None, 0),), 20) == 0
+
+
+def test_an_ancestors_segment_counts_up_to_where_the_path_left_it() -> None:
+    assert covers((ROOT, FORK), 1, 10)
+    assert not covers((ROOT, FORK), 1, 11)
+    assert covers((ROOT, FORK), 2, 99)
+    assert not covers((ROOT, FORK), 3, 10)
