@@ -44,6 +44,7 @@ from statevisor.store.host import HostTier
 from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig
 
+sys.path.insert(0, str(Path(__file__).parent))  # also where PYTHONSAFEPATH keeps it out
 import recorder  # isort: skip  # beside this file
 from disk import Call  # isort: skip
 

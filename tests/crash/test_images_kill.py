@@ -237,9 +237,9 @@ def test_a_power_failure_loses_nothing_that_was_named(tmp_path, operations):
 
 
 # -- mutants: one guard out, and the check above must see it ---------------------------------------
-def losses(base, operations, files=PowerFiles):
+def losses(base, operations, files=PowerFiles, step=5):
     total = Counter()
-    for n in range(operations // 4, operations, 5):
+    for n in range(operations // 4, operations, step):
         total += fail_power(base, n, files)
     return total
 
@@ -275,4 +275,4 @@ def test_serving_without_the_checks_is_caught(tmp_path, operations, monkeypatch)
 
     monkeypatch.setattr(SlabImages, "_sync", at_once)
     monkeypatch.setattr(extent_io, "_read_image", unchecked)
-    assert losses(tmp_path, operations)["wrong"] > 0
+    assert losses(tmp_path, operations, step=1)["wrong"] > 0

@@ -65,7 +65,7 @@ class Server:
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait for what the server does on its own."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not await condition():  # noqa: ASYNC110 - any state, not an event
                 await asyncio.sleep(0.005)
 

@@ -51,9 +51,8 @@ class Actor:
 
     @property
     def shown(self) -> str:
-        """The name in its handles: its id, once it is deleted and another has the name."""
-        same = sum(one.name == self.name for one in self.book.actors.values())
-        return self.id if self.deleted and same > 1 else self.name
+        """The name in its handles: its id, once it is deleted."""
+        return self.id if self.deleted else self.name
 
     @property
     def position(self) -> int:
