@@ -137,7 +137,7 @@ def _settle() -> None:
     Torch alone is a hundred thousand objects: looking through them would stop the steps of all
     actors now and then, and take seconds when the process ends.
     """
-    gc.collect()
+    # no collection before: it would take a good part of a second to find a few megabytes
     gc.freeze()
     gc.enable()
 
