@@ -29,6 +29,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "model": ("model",),
     "admin": ("admin",),
     "doctor": ("doctor",),
+    "bench": ("bench",),
 }
 
 
