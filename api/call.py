@@ -18,6 +18,7 @@ from aiohttp.http_exceptions import PayloadEncodingError
 from statevisor.api.codec import canonical, decode
 from statevisor.api.host import Host
 from statevisor.api.wire import Body, ChangeFields, Query, validate
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.errors import (
     ActorNotFound,
     InvalidRequest,
@@ -26,7 +27,6 @@ from statevisor.hypervisor.errors import (
     StatevisorError,
     VersionNotFound,
 )
-from statevisor.hypervisor.ports import Once
 from statevisor.hypervisor.vocab import NAME_PATTERN
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from typing_extensions import TypedDict
 
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.errors import InvalidRequest
-from statevisor.hypervisor.ports import Once
 from statevisor.hypervisor.vocab import MAX_SEED, NAME_PATTERN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

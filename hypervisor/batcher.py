@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.engine import Engine
+from statevisor.hypervisor.image_ports import HostFrames, Images
 from statevisor.hypervisor.loop import StepLoop
-from statevisor.hypervisor.ports import Catalog, Clock, Guest, HostFrames, Images, Meter
+from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.residency import Residency
 
 #: Makes the host tier of a guest from its frame memory: (memory, bytes of a row) -> frames.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.catalog_port import Catalog, Provenance
 from statevisor.hypervisor.commands import (
     ActorView,
     Fork,
@@ -19,8 +20,9 @@ from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import InvalidRequest, VersionNotFound
 from statevisor.hypervisor.history import Paths
 from statevisor.hypervisor.ids import Ids
+from statevisor.hypervisor.image_ports import Images
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import Catalog, Clock, Images, Meter, Mutation, Provenance
+from statevisor.hypervisor.ports import Clock, Meter, Mutation
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.replies import revive_actor, revive_version
 from statevisor.hypervisor.roster import Roster

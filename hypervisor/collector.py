@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
+from statevisor.hypervisor.catalog_port import Catalog, Checkpoint, Rubbish
 from statevisor.hypervisor.commands import Gc, GcLine, GcView
+from statevisor.hypervisor.image_ports import Extent, Images
 from statevisor.hypervisor.layout import Fingerprints
-from statevisor.hypervisor.ports import Catalog, Checkpoint, Clock, Extent, Images, Rubbish
+from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.retention import DENSE, Keep, surplus
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from statevisor.hypervisor.catalog_port import Finding, Once
 from statevisor.hypervisor.plan import Logprobs
-from statevisor.hypervisor.ports import FamilyDiff, Finding, Mutation, Once
+from statevisor.hypervisor.ports import FamilyDiff, Mutation
 from statevisor.hypervisor.records import ActorRecord, VersionRecord
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason, Rng, Tier

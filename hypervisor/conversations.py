@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.batcher import Batcher
+from statevisor.hypervisor.catalog_port import Catalog, Once
 from statevisor.hypervisor.commands import (
     Append,
     CancelTurn,
@@ -25,7 +26,7 @@ from statevisor.hypervisor.errors import (
 )
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import Catalog, Clock, Meter, Once
+from statevisor.hypervisor.ports import Clock, Meter
 from statevisor.hypervisor.records import TurnRecord
 from statevisor.hypervisor.replies import revive_turn
 from statevisor.hypervisor.roster import Roster

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from statevisor.hypervisor.catalog_port import Catalog, JournalEntry
 from statevisor.hypervisor.commands import TokenEvent
 from statevisor.hypervisor.config import Durability
 from statevisor.hypervisor.errors import Fenced, StatevisorError
-from statevisor.hypervisor.ports import Catalog, Clock, JournalEntry, Meter
+from statevisor.hypervisor.ports import Clock, Meter
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.turn import Turn
 

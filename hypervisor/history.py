@@ -11,17 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from statevisor.hypervisor import lineage
+from statevisor.hypervisor.catalog_port import Catalog, Origin
 from statevisor.hypervisor.commands import DiffView, Place, VerifyView
 from statevisor.hypervisor.errors import InvalidRequest
+from statevisor.hypervisor.image_ports import ImageMeta, Images
 from statevisor.hypervisor.lineage import Path
-from statevisor.hypervisor.ports import (
-    Catalog,
-    Guest,
-    ImageMeta,
-    Images,
-    Mutation,
-    Origin,
-)
+from statevisor.hypervisor.ports import Guest, Mutation
 from statevisor.hypervisor.records import ImageRef, SegmentRecord, VersionRecord
 from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.vocab import Op

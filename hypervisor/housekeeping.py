@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 
+from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.collector import Collector
 from statevisor.hypervisor.commands import Backup, BackupView, Fsck, FsckView, Gc, GcView
 from statevisor.hypervisor.errors import CapabilityMissing
+from statevisor.hypervisor.image_ports import Archive, Images
 from statevisor.hypervisor.inspector import Inspector
-from statevisor.hypervisor.ports import Archive, Catalog, Clock, Images
+from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks
 

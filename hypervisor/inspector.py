@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
 from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.catalog_port import ActorQuery, Catalog, Checkpoint, Finding
 from statevisor.hypervisor.commands import Fsck, FsckView
 from statevisor.hypervisor.errors import (
     ActorBusy,
@@ -14,8 +15,8 @@ from statevisor.hypervisor.errors import (
     NotFound,
     StatevisorError,
 )
+from statevisor.hypervisor.image_ports import Images
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import ActorQuery, Catalog, Checkpoint, Finding, Images
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.roster import Roster
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statevisor.hypervisor.batcher import Batcher
+from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.commands import (
     DiffView,
     LineageView,
@@ -14,7 +15,6 @@ from statevisor.hypervisor.commands import (
     VerifyView,
 )
 from statevisor.hypervisor.errors import InvalidRequest, VersionNotFound
-from statevisor.hypervisor.ports import Catalog
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks

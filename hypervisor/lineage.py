@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from statevisor.hypervisor.catalog_port import Origin
 from statevisor.hypervisor.errors import InvalidRequest
-from statevisor.hypervisor.ports import Origin
 from statevisor.hypervisor.records import SegmentRecord
 
 Path = Sequence[SegmentRecord]

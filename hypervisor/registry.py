@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from statevisor.hypervisor.catalog_port import ActorQuery, Catalog, Guard
 from statevisor.hypervisor.commands import ActorView, CreateActor, DeleteActor, UpdateActor
 from statevisor.hypervisor.conversations import Conversations
 from statevisor.hypervisor.errors import ActorNotFound, InvalidRequest, NoFreeSlot
 from statevisor.hypervisor.history import Paths
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import ActorQuery, Catalog, Guard
 from statevisor.hypervisor.replies import revive_actor
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks

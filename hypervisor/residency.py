@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.admission import Admission
+from statevisor.hypervisor.catalog_port import Catalog, Guard
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.engine import Engine
 from statevisor.hypervisor.errors import (
@@ -21,18 +22,11 @@ from statevisor.hypervisor.errors import (
     IncompatibleImage,
     NoFreeSlot,
 )
+from statevisor.hypervisor.image_ports import HostFrames, Images
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
 from statevisor.hypervisor.loop import NotFinite, StepLoop
-from statevisor.hypervisor.ports import (
-    Catalog,
-    Clock,
-    Guard,
-    Guest,
-    HostFrames,
-    Images,
-    Meter,
-)
+from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.rebuilds import Rebuilds
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.replay import Replay

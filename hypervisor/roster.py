@@ -8,6 +8,7 @@ from typing import Any
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.batcher import Batcher
+from statevisor.hypervisor.catalog_port import Catalog, Guard, NewActor, Once
 from statevisor.hypervisor.commands import ActorView, Change, Prompt
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import (
@@ -22,7 +23,7 @@ from statevisor.hypervisor.history import History, Paths
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.mailbox import Mailbox
-from statevisor.hypervisor.ports import Catalog, Clock, Guard, NewActor, Once
+from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.vocab import MAX_SEED, Tier, check_name

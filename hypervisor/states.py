@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.checkpoints import CheckpointPolicy
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, StatevisorError
-from statevisor.hypervisor.ports import Catalog, Clock, Guest, ImageMeta, Images, Meter
+from statevisor.hypervisor.image_ports import ImageMeta, Images
+from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.records import ImageRef
 
 

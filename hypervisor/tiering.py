@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.catalog_port import ActorQuery, Catalog
 from statevisor.hypervisor.commands import (
     ActorView,
     DrainView,
@@ -16,8 +17,9 @@ from statevisor.hypervisor.commands import (
     TierView,
 )
 from statevisor.hypervisor.errors import ActorQuarantined, InvalidRequest, StatevisorError
+from statevisor.hypervisor.image_ports import Images
 from statevisor.hypervisor.lifecycle import Power
-from statevisor.hypervisor.ports import ActorQuery, Catalog, Clock, Images
+from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.roster import Roster

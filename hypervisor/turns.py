@@ -15,11 +15,12 @@ from typing import Any
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.batcher import Batcher
+from statevisor.hypervisor.catalog_port import Catalog, Guard
 from statevisor.hypervisor.commands import TokenEvent, TurnView
 from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError
 from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.loop import NotFinite
-from statevisor.hypervisor.ports import Catalog, Clock, Guard, Tokenizer
+from statevisor.hypervisor.ports import Clock, Tokenizer
 from statevisor.hypervisor.records import TurnRecord
 from statevisor.hypervisor.residency import NOT_FINITE, Residency
 from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings

@@ -13,6 +13,7 @@ from typing import Any
 
 from statevisor.hypervisor.batcher import Batcher, FrameMaker, make_batcher
 from statevisor.hypervisor.branches import Branches
+from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.commands import (
     ActorView,
     Append,
@@ -52,8 +53,9 @@ from statevisor.hypervisor.history import History, Paths
 from statevisor.hypervisor.housekeeping import Housekeeping
 from statevisor.hypervisor.idle import IdleTimer
 from statevisor.hypervisor.ids import Ids
+from statevisor.hypervisor.image_ports import Archive, Images
 from statevisor.hypervisor.library import Library
-from statevisor.hypervisor.ports import Archive, Catalog, Clock, Guest, Images, Meter
+from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.registry import Registry
 from statevisor.hypervisor.roster import Roster

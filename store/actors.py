@@ -21,8 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from statevisor.hypervisor.catalog_port import Guard, NewActor
 from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
-from statevisor.hypervisor.ports import Guard, NewActor
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.store.guards import check_guard
 from statevisor.store.prepared import Prepared, inserting

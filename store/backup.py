@@ -24,7 +24,7 @@ from typing import Final
 from sqlalchemy import bindparam, delete, select, update
 
 from statevisor.hypervisor.errors import Conflict, InvalidRequest, Unavailable
-from statevisor.hypervisor.ports import Archived
+from statevisor.hypervisor.image_ports import Archived
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import checkpoints, codec
 from statevisor.store.db import FILE, begin, copy, finish, open_engine, translated

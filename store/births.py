@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from statevisor.hypervisor.ports import ImageMeta, NewActor, Once, Origin, Provenance
+from statevisor.hypervisor.catalog_port import NewActor, Once, Origin, Provenance
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from statevisor.hypervisor.ports import Guard, Origin, Provenance
+from statevisor.hypervisor.catalog_port import Guard, Origin, Provenance
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import actors, checkpoints, making, operations, origins, segments, versions

@@ -1,7 +1,7 @@
 """The catalog in SQL: one method is one transaction, on the writer's thread or a reader's.
 
-What a method promises stands in `hypervisor/ports.py`; how it is done, in the modules named by its
-noun. Nothing is cached but the tokens of open turns.
+What a method promises stands in `hypervisor/catalog_port.py`; how it is done, in the modules
+named by its noun. Nothing is cached but the tokens of open turns.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any, Self
 
 from sqlalchemy import Connection
 
-from statevisor.hypervisor.errors import StatevisorError, Unavailable
-from statevisor.hypervisor.ports import (
+from statevisor.hypervisor.catalog_port import (
     ActorQuery,
     Checkpoint,
     Finding,
     Guard,
-    ImageMeta,
     JournalEntry,
     NewActor,
     Once,
@@ -29,6 +27,8 @@ from statevisor.hypervisor.ports import (
     Provenance,
     Rubbish,
 )
+from statevisor.hypervisor.errors import StatevisorError, Unavailable
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import (
     ActorRecord,
     ImageRef,

@@ -22,8 +22,8 @@ from typing import Any, Final
 from xxhash import xxh3_128
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import DTYPE_BYTES, Fingerprints, Kind, Layout, StateFamily
-from statevisor.hypervisor.ports import ImageMeta
 
 ALIGN: Final = 4096
 #: Any change of the header's keys or their meaning needs a higher number here.

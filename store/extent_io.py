@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
-from statevisor.hypervisor.ports import ImageMeta
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
 from statevisor.store.codec import ALIGN

@@ -15,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
+from statevisor.hypervisor.catalog_port import Checkpoint, Finding
 from statevisor.hypervisor.commands import FsckView
 from statevisor.hypervisor.errors import (
     ImageCorrupt,
@@ -23,7 +24,6 @@ from statevisor.hypervisor.errors import (
     Unavailable,
 )
 from statevisor.hypervisor.inspector import finding, misplaced
-from statevisor.hypervisor.ports import Checkpoint, Finding
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import actors, checkpoints, keeping, rowcheck
 from statevisor.store.backup import IMAGES

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from statevisor.hypervisor.catalog_port import Guard, Once
 from statevisor.hypervisor.errors import (
     Conflict,
     Fenced,
     GenerationConflict,
     IdempotencyMismatch,
 )
-from statevisor.hypervisor.ports import Guard, Once
 from statevisor.hypervisor.records import ActorRecord, OperationRecord, TurnRecord, VersionRecord
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from statevisor.hypervisor.errors import ImageCorrupt, NoFreeSlot
-from statevisor.hypervisor.ports import Frame
+from statevisor.hypervisor.image_ports import Frame
 from statevisor.store.digest import checksum as xxh3
 
 

@@ -20,8 +20,8 @@ from statevisor.hypervisor.errors import (
     StatevisorError,
     Unavailable,
 )
+from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
-from statevisor.hypervisor.ports import Extent, ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
 from statevisor.store.digest import PIECE_BYTES, ImageHash, digest

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
+from statevisor.hypervisor.catalog_port import JournalEntry
 from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.ports import JournalEntry
 from statevisor.store import runs
 from statevisor.store.guards import check_incarnation
 from statevisor.store.packing import pack_group, unpack_group

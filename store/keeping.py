@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, literal, or_, select
 
-from statevisor.hypervisor.ports import Checkpoint, Rubbish
+from statevisor.hypervisor.catalog_port import Checkpoint, Rubbish
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.retention import Keep
 from statevisor.hypervisor.vocab import Op

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, select
 
-from statevisor.hypervisor.ports import Provenance
+from statevisor.hypervisor.catalog_port import Provenance
 from statevisor.hypervisor.vocab import Op
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope

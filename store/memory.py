@@ -11,21 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from statevisor.hypervisor.errors import (
-    ActorExists,
-    ActorQuarantined,
-    Conflict,
-    StatevisorError,
-)
-from statevisor.hypervisor.ports import (
+from statevisor.hypervisor.catalog_port import (
     Guard,
-    ImageMeta,
     JournalEntry,
     NewActor,
     Once,
     Origin,
     Provenance,
 )
+from statevisor.hypervisor.errors import (
+    ActorExists,
+    ActorQuarantined,
+    Conflict,
+    StatevisorError,
+)
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import (
     ActorRecord,
     ImageRef,

@@ -6,7 +6,7 @@ import asyncio
 import copy
 
 from statevisor.hypervisor.errors import Conflict
-from statevisor.hypervisor.ports import Archived
+from statevisor.hypervisor.image_ports import Archived
 from statevisor.store.memory import MemoryCatalog
 from statevisor.store.memory_images import MemoryImages
 

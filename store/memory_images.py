@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from statevisor.hypervisor.errors import ImageCorrupt, StatevisorError
+from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
-from statevisor.hypervisor.ports import Extent, ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
 

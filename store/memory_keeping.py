@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from statevisor.hypervisor.ports import Checkpoint, Finding, Rubbish
+from statevisor.hypervisor.catalog_port import Checkpoint, Finding, Rubbish
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.retention import Keep
 from statevisor.hypervisor.vocab import Op

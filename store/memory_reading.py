@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from statevisor.hypervisor.ports import (
-    ActorQuery,
-)
+from statevisor.hypervisor.catalog_port import ActorQuery
 from statevisor.hypervisor.records import (
     ActorRecord,
     ImageRef,

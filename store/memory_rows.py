@@ -9,18 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from statevisor.hypervisor.catalog_port import Guard, NewActor, Once, Origin
 from statevisor.hypervisor.errors import (
     ActorExists,
     ActorNotFound,
     Conflict,
     NotFound,
     VersionNotFound,
-)
-from statevisor.hypervisor.ports import (
-    Guard,
-    NewActor,
-    Once,
-    Origin,
 )
 from statevisor.hypervisor.records import (
     ActorRecord,

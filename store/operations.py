@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
-from statevisor.hypervisor.ports import Once
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.records import OperationRecord
 from statevisor.store.guards import check_key, result_of
 from statevisor.store.prepared import Prepared, inserting

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from statevisor.hypervisor.catalog_port import Origin
 from statevisor.hypervisor.errors import VersionNotFound
-from statevisor.hypervisor.ports import Origin
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import actors, making, runs, segments, versions
 from statevisor.store.scope import Scope

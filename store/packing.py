@@ -14,8 +14,8 @@ from itertools import chain
 import msgpack
 import xxhash
 
+from statevisor.hypervisor.catalog_port import JournalEntry
 from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.ports import JournalEntry
 
 _VERSION = 1
 _SUM = 8

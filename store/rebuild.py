@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from statevisor.hypervisor.catalog_port import NewActor
 from statevisor.hypervisor.errors import Unavailable
 from statevisor.hypervisor.ids import Ids
-from statevisor.hypervisor.ports import ImageMeta, NewActor
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import births
 from statevisor.store.backup import IMAGES

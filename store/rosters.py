@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, select
 
-from statevisor.hypervisor.ports import ActorQuery
+from statevisor.hypervisor.catalog_port import ActorQuery
 from statevisor.store.actors import LIVING, Actor, from_row
 from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.tables import actor, actor_label

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from sqlalchemy import Connection
 
+from statevisor.hypervisor.catalog_port import Finding
 from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.ports import Finding
 from statevisor.store import journal
 from statevisor.store.db import faults
 from statevisor.store.packing import unpack_group

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from statevisor.hypervisor.errors import QuotaExceeded, StatevisorError, Unavailable
-from statevisor.hypervisor.ports import Extent
+from statevisor.hypervisor.image_ports import Extent
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.codec import ALIGN
 from statevisor.store.files import Files

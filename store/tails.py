@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from statevisor.hypervisor.catalog_port import JournalEntry
 from statevisor.hypervisor.errors import Conflict, StatevisorError
-from statevisor.hypervisor.ports import JournalEntry
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

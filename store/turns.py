@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
+from statevisor.hypervisor.catalog_port import Guard
 from statevisor.hypervisor.errors import ActorQuarantined, Conflict, NotFound, StatevisorError
-from statevisor.hypervisor.ports import Guard
 from statevisor.hypervisor.records import ActorRecord, TurnRecord, VersionRecord
 from statevisor.hypervisor.vocab import FinishReason, Op
 from statevisor.store import actors, journal, making, operations, runs, segments, versions

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from statevisor.hypervisor.ports import Guard, JournalEntry, NewActor, Origin
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry, NewActor, Origin
 from statevisor.hypervisor.records import TurnRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store.catalog import SqlCatalog

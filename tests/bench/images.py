@@ -19,8 +19,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.images import SlabImages
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from statevisor.hypervisor.ports import ActorQuery
+from statevisor.hypervisor.catalog_port import ActorQuery
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.db import migrate
 

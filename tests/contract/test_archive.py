@@ -28,7 +28,8 @@ from statevisor.hypervisor.commands import (
 )
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import Conflict, ImageCorrupt, InvalidRequest
-from statevisor.hypervisor.ports import Archive, Mutation
+from statevisor.hypervisor.image_ports import Archive
+from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.visor import Visor
 from statevisor.hypervisor.vocab import Rng

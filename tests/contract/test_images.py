@@ -11,8 +11,8 @@ import pytest
 import safetensors
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, StatevisorError
+from statevisor.hypervisor.image_ports import Extent, ImageMeta, Images
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import Extent, ImageMeta, Images
 from statevisor.store.images import SlabImages
 from statevisor.store.memory_images import MemoryImages
 from statevisor.store.slabs import SlabConfig

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from statevisor.hypervisor.ports import Guard, JournalEntry, NewActor, Origin
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry, NewActor, Origin
 from statevisor.hypervisor.records import ActorRecord, TurnRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store import db, prepared, writer

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import ImageMeta
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig

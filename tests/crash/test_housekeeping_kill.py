@@ -18,7 +18,7 @@ import pytest
 
 from statevisor.hypervisor.collector import Collector
 from statevisor.hypervisor.commands import Gc
-from statevisor.hypervisor.ports import Extent
+from statevisor.hypervisor.image_ports import Extent
 from statevisor.store import sweep
 from statevisor.store.fsck import check_folder, is_lost
 

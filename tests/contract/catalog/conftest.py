@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import (
+from statevisor.hypervisor.catalog_port import (
     Catalog,
     Guard,
-    ImageMeta,
     JournalEntry,
     NewActor,
     Once,
     Origin,
     Provenance,
 )
+from statevisor.hypervisor.image_ports import ImageMeta
+from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
 from statevisor.hypervisor.records import ActorRecord, ImageRef, TurnRecord, VersionRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store.catalog import SqlCatalog

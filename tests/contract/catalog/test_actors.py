@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import ActorQuery, Guard, Origin
 from statevisor.hypervisor.errors import (
     ActorExists,
     ActorNotFound,
@@ -9,7 +10,6 @@ from statevisor.hypervisor.errors import (
     Fenced,
     GenerationConflict,
 )
-from statevisor.hypervisor.ports import ActorQuery, Guard, Origin
 from statevisor.hypervisor.vocab import Op
 
 

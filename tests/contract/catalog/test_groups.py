@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry, Origin, Provenance
 from statevisor.hypervisor.errors import ActorExists, Conflict, Fenced, StatevisorError
-from statevisor.hypervisor.ports import Guard, JournalEntry, Origin, Provenance
 
 
 async def test_a_failing_call_disturbs_no_other_and_leaves_nothing(scene):

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, Origin
 from statevisor.hypervisor.errors import ActorExists, NotFound, VersionNotFound
-from statevisor.hypervisor.ports import Guard, Origin
 from statevisor.hypervisor.vocab import Op
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from statevisor.hypervisor.ports import Guard, Origin, Rubbish
+from statevisor.hypervisor.catalog_port import Guard, Origin, Rubbish
 
 NOTHING = Rubbish(actors=(), versions=0, tokens=0, orphans=0, orphan_bytes=0, ripe=0, ripe_bytes=0)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, Once, Origin, Provenance
 from statevisor.hypervisor.errors import ActorExists, Conflict, IdempotencyMismatch
-from statevisor.hypervisor.ports import Guard, Once, Origin, Provenance
 from statevisor.hypervisor.vocab import FinishReason
 
 ONCE = Once(key="k", request="r")

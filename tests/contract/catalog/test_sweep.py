@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, Origin
 from statevisor.hypervisor.errors import NotFound, VersionNotFound
-from statevisor.hypervisor.ports import Guard, Origin
 
 MINUTE = 60 * 10**6
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry
 from statevisor.hypervisor.errors import (
     ActorNotFound,
     ActorQuarantined,
@@ -13,7 +14,6 @@ from statevisor.hypervisor.errors import (
     NotFound,
     StatevisorError,
 )
-from statevisor.hypervisor.ports import Guard, JournalEntry
 from statevisor.hypervisor.records import TokenRun
 from statevisor.hypervisor.vocab import FinishReason, Op
 

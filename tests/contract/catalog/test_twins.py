@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.ports import (
+from statevisor.hypervisor.catalog_port import (
     ActorQuery,
     Guard,
     JournalEntry,
@@ -21,6 +20,7 @@ from statevisor.hypervisor.ports import (
     Origin,
     Provenance,
 )
+from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.records import TurnRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store.catalog import SqlCatalog

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, Origin
 from statevisor.hypervisor.errors import (
     ActorExists,
     ActorNotFound,
@@ -9,7 +10,6 @@ from statevisor.hypervisor.errors import (
     NotFound,
     VersionNotFound,
 )
-from statevisor.hypervisor.ports import Guard, Origin
 from statevisor.hypervisor.vocab import Op
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from statemodel.book import Actor
 from statemodel.oracle import before
 
-from statevisor.hypervisor.ports import ActorQuery
+from statevisor.hypervisor.catalog_port import ActorQuery
 from statevisor.hypervisor.vocab import Tier
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from statemodel.oracle import ROW_BYTES, Answer, Ask, Event, Oracle
 from statemodel.world import World
 
 from statevisor.guests.toy import BOS, EOS, POISON
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.commands import (
     Append,
     CreateActor,
@@ -39,7 +40,7 @@ from statevisor.hypervisor.errors import (
     StatevisorError,
     VersionNotFound,
 )
-from statevisor.hypervisor.ports import Mutation, Once
+from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason, Rng, Tier
 

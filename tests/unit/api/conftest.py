@@ -14,8 +14,9 @@ from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import ServerSettings
 from statevisor.hypervisor import commands as c
+from statevisor.hypervisor.catalog_port import Finding
 from statevisor.hypervisor.plan import Logprobs
-from statevisor.hypervisor.ports import FamilyDiff, Finding
+from statevisor.hypervisor.ports import FamilyDiff
 from statevisor.hypervisor.records import ActorRecord, VersionRecord
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.vocab import FinishReason, Op, Tier

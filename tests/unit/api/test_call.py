@@ -6,7 +6,7 @@ import json
 import msgpack
 import pytest
 
-from statevisor.hypervisor.ports import Once
+from statevisor.hypervisor.catalog_port import Once
 
 
 async def refusal(response, status, code):

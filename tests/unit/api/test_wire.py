@@ -7,10 +7,11 @@ from statevisor.api.wire_actors import CreateBody, ForkBody, UpdateBody
 from statevisor.api.wire_tiers import EvictBody
 from statevisor.api.wire_turns import AppendBody, GenerateBody, logprobs_object
 from statevisor.api.wire_versions import MutateBody, VersionsQuery
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.commands import CreateActor, Evict, Fork, Generate, Mutate
 from statevisor.hypervisor.errors import InvalidRequest
 from statevisor.hypervisor.plan import Logprobs
-from statevisor.hypervisor.ports import Mutation, Once
+from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import Rng, Tier
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from statevisor.guests.toy import POISON
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.commands import (
     Append,
     CreateActor,
@@ -27,7 +28,7 @@ from statevisor.hypervisor.errors import (
     InvalidRequest,
     VersionNotFound,
 )
-from statevisor.hypervisor.ports import Mutation, Once
+from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.vocab import Op, Rng
 
 STORY = "once upon a time"

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statevisor.guests.toy import POISON
+from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.commands import (
     Append,
     CancelTurn,
@@ -27,7 +28,6 @@ from statevisor.hypervisor.errors import (
     InvalidTransition,
     StatevisorError,
 )
-from statevisor.hypervisor.ports import Once
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason
 

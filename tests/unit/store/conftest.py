@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import ImageMeta
 
 
 class MakeMeta(Protocol):

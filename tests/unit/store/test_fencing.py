@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry, NewActor, Once
 from statevisor.hypervisor.errors import Fenced
-from statevisor.hypervisor.ports import Guard, JournalEntry, NewActor, Once
 from statevisor.hypervisor.records import TurnRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store import actors as actors_module

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from statevisor.hypervisor.errors import ImageCorrupt, NoFreeSlot
-from statevisor.hypervisor.ports import Frame, HostFrames
+from statevisor.hypervisor.image_ports import Frame, HostFrames
 from statevisor.store.host import HostTier
 
 ROW = 1000  # no power of two

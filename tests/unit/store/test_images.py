@@ -345,7 +345,7 @@ def test_a_failed_sync_ends_the_process_with_one_line(tmp_path):
 import asyncio, sys
 from pathlib import Path
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
-from statevisor.hypervisor.ports import ImageMeta
+from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
 

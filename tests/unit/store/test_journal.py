@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry, NewActor
 from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.ports import Guard, JournalEntry, NewActor
 from statevisor.hypervisor.records import ActorRecord, TurnRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store import journal

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statevisor.hypervisor.catalog_port import JournalEntry
 from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.ports import JournalEntry
 from statevisor.store.packing import pack_group, pack_tokens, unpack_group, unpack_tokens
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=20)

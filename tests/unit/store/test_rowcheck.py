@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from statevisor.hypervisor.ports import Finding, Guard, JournalEntry, NewActor, Provenance
+from statevisor.hypervisor.catalog_port import Finding, Guard, JournalEntry, NewActor, Provenance
 from statevisor.hypervisor.records import ImageRef, TurnRecord
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.db import migrate

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import JournalEntry
 from statevisor.hypervisor.errors import Conflict, StatevisorError
-from statevisor.hypervisor.ports import JournalEntry
 from statevisor.store.tails import Tail, Tails
 
 
