@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError
 
 from statevisor.api.logs import LogFormat, LogLevel
 from statevisor.api.wire import refused
@@ -45,10 +44,10 @@ class ServerSettings:
 _SERVER, _VISOR, _GUEST = ServerSettings(), VisorConfig(), GuestConfig()
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything that can be set, under the names of the flags."""
 
-    model_config = SettingsConfigDict(env_prefix="STATEVISOR_", extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: Annotated[Path, Field(description="the data folder")] = Path("statevisor-data")
     host: Annotated[str, Field(description="address to listen on")] = "127.0.0.1"
@@ -110,13 +109,19 @@ def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
     """
     path = config or os.environ.get("STATEVISOR_CONFIG")
     given = {name: value for name, value in flags.items() if value is not None}
-    merged = {**(_file(Path(path)) if path else {}), **EnvSettingsSource(Settings)(), **given}
+    merged = {**(_file(Path(path)) if path else {}), **_environment(), **given}
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
         wrong = refused(error, "settings")
         wrong.hint = "See `statevisor serve --help`."
         raise wrong from None
+
+
+def _environment() -> dict[str, str]:
+    """What is set as STATEVISOR_<NAME>."""
+    names = {name: f"STATEVISOR_{name.upper()}" for name in Settings.model_fields}
+    return {name: os.environ[key] for name, key in names.items() if key in os.environ}
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -8,16 +8,32 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, column, inspect, select, table
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# Alembic is imported where it is used: a server whose database is up to date starts without it,
-# half a second sooner.
+# Alembic is imported where it is used: a server whose database is new or up to date starts without
+# it, half a second sooner.
 
 _LOCATION = "statevisor.migrations:."
-_VERSION = table("alembic_version", column("version_num"))
+#: Alembic's own table, as it makes it.
+_VERSION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class NewerSchema(Exception):
@@ -38,9 +54,18 @@ def current(conn: Connection) -> str | None:
     return revision
 
 
-def upgrade(conn: Connection) -> None:
-    """Apply what is missing, inside the connection's transaction. Raises: NewerSchema."""
+def upgrade(conn: Connection, newest: MetaData | None = None) -> None:
+    """Apply what is missing, inside the connection's transaction.
+
+    An empty database gets the tables of `newest` at once, which are what all migrations lead to.
+    Raises: NewerSchema.
+    """
     if current(conn) == head():
+        return
+    if newest is not None and not inspect(conn).get_table_names():
+        newest.create_all(conn, checkfirst=False)
+        _VERSION.create(conn, checkfirst=False)
+        conn.execute(insert(_VERSION).values(version_num=head()))
         return
     from alembic import command
     from alembic.util import CommandError

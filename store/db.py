@@ -22,6 +22,7 @@ from sqlalchemy.pool import QueuePool
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
 from statevisor.migrations.run import NewerSchema, upgrade
 from statevisor.store.prepared import execute
+from statevisor.store.tables import metadata
 
 FILE = "catalog.db"
 _PRAGMAS = (
@@ -133,7 +134,7 @@ def migrate(folder: Path) -> Path:
         event.listen(engine, "begin", lambda conn: begin(conn, write=True))
         try:
             with translated(), engine.begin() as conn:
-                upgrade(conn)
+                upgrade(conn, metadata)
         except NewerSchema as error:
             raise StatevisorError(
                 f"{path} was written by a newer version of this program: {error}",

@@ -25,11 +25,12 @@ def conn():
     engine.dispose()
 
 
-def schema(conn: sa.Connection) -> dict[str, set[str]]:
+def schema(conn: sa.Connection, *, alembic: bool = False) -> dict[str, set[str]]:
     """Every table and index with the parts of its definition."""
     rows = conn.execute(
         sa.text(
-            "SELECT name, sql FROM sqlite_master WHERE sql NOT NULL AND name NOT LIKE 'alembic%'"
+            "SELECT name, sql FROM sqlite_master WHERE sql NOT NULL"
+            + ("" if alembic else " AND name NOT LIKE 'alembic%'")
         )
     )
     return {
@@ -80,12 +81,9 @@ def test_a_database_of_the_future_is_refused(conn):
 
 
 def test_an_upgrade_that_fails_leaves_nothing(tmp_path, monkeypatch):
-    from statevisor.migrations.versions import v0001_initial
-
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'x.db'}")
     sa.event.listen(engine, "connect", lambda dbapi, _: setattr(dbapi, "isolation_level", None))
     sa.event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN IMMEDIATE"))
-    assert v0001_initial.revision == head()
     with engine.connect() as made, made.begin() as transaction:
         upgrade(made)
         assert current(made) == head()
@@ -139,3 +137,23 @@ def test_a_database_that_is_up_to_date_needs_no_alembic(conn, monkeypatch):
     monkeypatch.setitem(sys.modules, "alembic", None)
     upgrade(conn)
     assert current(conn) == head()
+
+
+def test_a_new_database_needs_no_alembic_and_is_the_same(conn, monkeypatch):
+    upgrade(conn)
+    migrated = schema(conn, alembic=True)
+    assert "alembic_version" in migrated
+    monkeypatch.setitem(sys.modules, "alembic", None)
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as fresh:
+        upgrade(fresh, metadata)
+        assert current(fresh) == head()
+        assert schema(fresh, alembic=True) == migrated
+    engine.dispose()
+
+
+def test_a_database_with_strange_tables_is_not_taken_for_new(conn):
+    conn.execute(sa.text("CREATE TABLE stranger (id INTEGER)"))
+    upgrade(conn, metadata)
+    assert current(conn) == head()
+    assert "stranger" in schema(conn)
