@@ -15,6 +15,7 @@ from statevisor.api.wire_actors import (
     RollbackBody,
     UpdateBody,
     actor_object,
+    cost_object,
 )
 from statevisor.hypervisor.commands import ActorView, DeleteActor
 
@@ -64,13 +65,19 @@ async def delete(call: Call[Nothing, NoQuery]) -> web.StreamResponse:
 
 async def fork(call: Call[ForkBody, NoQuery]) -> Reply:
     """Make children that begin at a position of this actor, all or none."""
-    children = await call.visor.fork(call.body.command(call.path("a"), call.change))
+    command = call.body.command(call.path("a"), call.change)
+    if call.body.dry_run:
+        return Reply(value=cost_object(await call.visor.cost(command)))
+    children = await call.visor.fork(command)
     return Reply(value=listing([actor_object(child) for child in children], "id"), status=201)
 
 
 async def rollback(call: Call[RollbackBody, NoQuery]) -> Reply:
     """Go back to an earlier version or position; the old branch stays."""
-    return _reply(await call.visor.rollback(call.body.command(call.path("a"), call.change)))
+    command = call.body.command(call.path("a"), call.change)
+    if call.body.dry_run:
+        return Reply(value=cost_object(await call.visor.cost(command)))
+    return _reply(await call.visor.rollback(command))
 
 
 async def hibernate(call: Call[HibernateBody, NoQuery]) -> Reply:

@@ -88,7 +88,11 @@ class _Schemas:
             for part, kind in (("body", route.body), ("query", route.query)):
                 if kind is not None:
                     wanted[f"{route.name}.{part}", "validation"] = TypeAdapter(kind)
-            for part, shape in (("answer", route.answer), ("items", route.items)):
+            for part, shape in (
+                ("answer", route.answer),
+                ("items", route.items),
+                ("told", route.told),
+            ):
                 if shape is not None:
                     wanted[f"{route.name}.{part}", "serialization"] = TypeAdapter(shape)
         wanted["problem", "serialization"] = TypeAdapter(Problem)
@@ -119,7 +123,7 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": [*_path(route), *_query(route, schemas), *_headers(route)],
-        "responses": {str(route.status): _answer(route, schemas), "default": _PROBLEM},
+        "responses": {**_answers(route, schemas), "default": _PROBLEM},
     }
     if route.body is None:
         content = {"application/octet-stream": {"schema": _BYTES}}
@@ -179,6 +183,19 @@ def _headers(route: Route) -> list[dict[str, Any]]:
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     }
     return [match, once] if route.method == "POST" else [match]
+
+
+def _answers(route: Route, schemas: _Schemas) -> dict[str, Any]:
+    """Answers by status; a dry run may share its status with the real thing."""
+    done = _answer(route, schemas)
+    if route.told is None:
+        return {str(route.status): done}
+    told = schemas.of(f"{route.name}.told")
+    if route.status == 200:
+        either = [schemas.of(f"{route.name}.answer"), told]
+        return {"200": {**done, "content": _both({"anyOf": either})}}
+    dry = {"description": "What it would cost, to `dry_run`.", "content": _both(told)}
+    return {"200": dry, str(route.status): done}
 
 
 def _answer(route: Route, schemas: _Schemas) -> dict[str, Any]:

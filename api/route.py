@@ -31,6 +31,7 @@ class Route:
     answer: Any = None  #: a TypedDict; None for files, pages and empty answers
     items: Any = None  #: of a list
     status: int = 200
+    told: Any = None  #: what a body with `dry_run` is answered instead, with 200
     media: tuple[str, ...] = ()  #: what it may answer beside JSON and msgpack
     changes: bool = False  #: takes If-Match, and Idempotency-Key if it is a POST
     openai: bool = False  #: errors have OpenAI's shape

@@ -11,7 +11,7 @@ from typing import Any
 from statevisor.api import actors, admin, documents, lineage, models, ops, tiers, turns, versions
 from statevisor.api.route import Route
 from statevisor.api.wire import ListObject
-from statevisor.api.wire_actors import ActorObject
+from statevisor.api.wire_actors import ActorObject, CostObject
 from statevisor.api.wire_admin import BackupObject, FsckObject, GcObject
 from statevisor.api.wire_models import ModelObject, TextObject, TokensObject
 from statevisor.api.wire_tiers import DrainObject, EvictObject, TierObject
@@ -35,6 +35,7 @@ ROUTES: tuple[Route, ...] = (
         answer=ListObject,
         items=ActorObject,
         status=201,
+        told=CostObject,
         changes=True,
     ),
     Route(
@@ -43,6 +44,7 @@ ROUTES: tuple[Route, ...] = (
         actors.rollback,
         "actors",
         answer=ActorObject,
+        told=CostObject,
         changes=True,
     ),
     Route(

@@ -23,6 +23,7 @@ from statevisor.api.wire import (
 from statevisor.api.wire_turns import Prompted
 from statevisor.hypervisor.commands import (
     ActorView,
+    CostView,
     CreateActor,
     Fork,
     Hibernate,
@@ -116,6 +117,7 @@ class ForkBody(Body):
     names: Annotated[list[Name], Field(max_length=65536)] = Field(default_factory=list)
     at: Place | None = None
     rng: RngWord = "reseed"
+    dry_run: Annotated[bool, Field(description="only tell what it would cost")] = False
     seeds: Annotated[list[Seed], Field(max_length=65536)] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -152,6 +154,7 @@ class RollbackBody(Body):
 
     to: Place
     rng: RngWord = "reseed"
+    dry_run: Annotated[bool, Field(description="only tell what it would cost")] = False
 
     def command(self, actor: str, change: ChangeFields) -> Rollback:
         """The command for one actor."""
@@ -227,4 +230,37 @@ def actor_object(view: ActorView) -> dict[str, Any]:
         "quarantine": record.quarantine,
         "created_at": timestamp(record.created_at),
         "updated_at": timestamp(record.updated_at),
+    }
+
+
+class CostObject(TypedDict):
+    """What the first touch behind a fork or a rollback would pay."""
+
+    object: Literal["cost"]
+    dry_run: Literal[True]
+    actor: str
+    position: int
+    source: Literal["slot", "image", "empty"]
+    source_position: int
+    image: str | None
+    tokens: int
+    estimated_ms: float | None
+    bound: Literal["dense", "sparse"]
+    bound_tokens: int
+
+
+def cost_object(view: CostView) -> CostObject:
+    """What a dry run tells."""
+    return {
+        "object": "cost",
+        "dry_run": True,
+        "actor": view.actor,
+        "position": view.position,
+        "source": view.source.value,
+        "source_position": view.source_position,
+        "image": view.image,
+        "tokens": view.tokens,
+        "estimated_ms": None if view.replay_s is None else round(view.replay_s * 1e3, 3),
+        "bound": view.bound.value,
+        "bound_tokens": view.bound_tokens,
     }

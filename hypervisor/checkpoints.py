@@ -44,6 +44,11 @@ class CheckpointPolicy:
             return self._most_tokens
         return max(1, min(self._most_tokens, int(self._tokens_s * self._replay_s)))
 
+    @property
+    def tokens_s(self) -> float | None:
+        """Speed of replay, a running mean; None until something was replayed."""
+        return self._tokens_s
+
     def due(self, tokens: int) -> bool:
         """Whether `tokens` since the last image are worth one now; takes what it costs if so."""
         if tokens < self.distance:

@@ -16,7 +16,7 @@ from statevisor.hypervisor.plan import Logprobs
 from statevisor.hypervisor.ports import FamilyDiff, Mutation
 from statevisor.hypervisor.records import ActorRecord, VersionRecord
 from statevisor.hypervisor.sampling import SamplerSettings
-from statevisor.hypervisor.vocab import FinishReason, Rng, Tier
+from statevisor.hypervisor.vocab import Bound, FinishReason, Rng, Source, Tier
 
 #: A prompt: text, or token ids.
 Prompt = str | tuple[int, ...]
@@ -178,6 +178,21 @@ class ActorView:
     status: str  #: a lifecycle power
     tier: Tier
     durable_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostView:
+    """What the first touch behind a fork or a rollback would pay, were it done now."""
+
+    actor: str
+    position: int  #: the place in the past
+    source: Source
+    source_position: int  #: where the nearest state stands, at or before `position`
+    image: str | None  #: its digest, if it is an image
+    tokens: int  #: to be replayed from there
+    replay_s: float | None  #: at the speed measured so far; None: nothing was replayed yet
+    bound: Bound
+    bound_tokens: int  #: the most that `tokens` can become as collections take images out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ class Residency:
             else:
                 await self._engine.run(self._guest.load, slot, view)
                 return frame.absorbed
-        twin = self._twin(actor)
+        twin = self.twin(same_state(actor.path, actor.rest), actor)
         if twin is not None:
             assert twin.slot is not None
             absorbed = twin.absorbed
@@ -191,16 +191,15 @@ class Residency:
         actor.imaged = imaged
         return absorbed
 
-    def _twin(self, actor: Actor) -> Actor | None:
-        """An idle actor whose slot holds exactly the state this one rests at.
+    def twin(self, wanted: tuple[int, int], besides: Actor | None) -> Actor | None:
+        """An idle actor, not this one, whose slot holds a state (see lineage.same_state).
 
-        The copy is handed to the engine before anything else can be, so that no later step of the
-        twin can run first.
+        A copy of it must be handed to the engine before anything else can be, so that no later
+        step of the twin can run first.
         """
-        wanted = same_state(actor.path, actor.rest)
         for other in self.actors.values():
             resting = other.power is Power.IDLE and other.slot is not None
-            if other is not actor and resting and actor.rest and other.state == wanted:
+            if other is not besides and resting and wanted[1] and other.state == wanted:
                 return other
         return None
 

@@ -20,6 +20,7 @@ from statevisor.hypervisor.commands import (
     Backup,
     BackupView,
     CancelTurn,
+    CostView,
     CreateActor,
     DeleteActor,
     DiffView,
@@ -48,6 +49,7 @@ from statevisor.hypervisor.commands import (
 )
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.conversations import Conversations
+from statevisor.hypervisor.costs import Costs
 from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.history import History, Paths
 from statevisor.hypervisor.housekeeping import Housekeeping
@@ -131,6 +133,7 @@ class Visor:
             clock=clock,
             meter=meter,
         )
+        self._costs = Costs(roster=roster, catalog=catalog, paths=paths)
         self._registry = Registry(
             roster=roster,
             conversations=self._conversations,
@@ -269,6 +272,12 @@ class Visor:
     async def rollback(self, command: Rollback) -> ActorView:
         """Move an actor back to a place of its history; the branch it leaves stays."""
         return await self._branches.rollback(command)
+
+    async def cost(self, command: Fork | Rollback) -> CostView:
+        """What the first touch behind a fork or a rollback would pay; changes nothing."""
+        if isinstance(command, Fork):
+            return await self._costs.fork(command)
+        return await self._costs.rollback(command)
 
     async def import_image(self, command: ImportImage) -> VersionRecord:
         """Make an actor of an exported file. Raises: ImageCorrupt, IncompatibleImage."""

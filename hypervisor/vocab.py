@@ -46,6 +46,21 @@ class Rng(StrEnum):
     INHERIT = "inherit"
 
 
+class Source(StrEnum):
+    """What a state is made from when its actor wakes."""
+
+    SLOT = "slot"  # a copy of another actor's slot that holds just this state
+    IMAGE = "image"
+    EMPTY = "empty"  # from the first token on
+
+
+class Bound(StrEnum):
+    """Which rule bounds the replay of a place in the past."""
+
+    DENSE = "dense"  # every checkpoint stays here
+    SPARSE = "sparse"  # one for every power of two stays
+
+
 class FinishReason(StrEnum):
     """Why a turn ended."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from statevisor.api.cli.arguments import ActorName, Reseed, pairs, place
 from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.versions import version_lines
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what it would cost.")]
 
 #: Parameters of rules that are lists even with one entry.
 _LISTS = ("others", "weights")
@@ -43,13 +46,24 @@ def fork(
     at: Annotated[str | None, typer.Option(help="A version or a position.")] = None,
     rng: Reseed = None,
     seed: Annotated[list[int] | None, typer.Option(help="One per child; repeat it.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Make children that begin where the actor is, or where it was."""
     if count is None and (name or seed):
         count = len(name or seed or ())
-    body = fields(count=count, names=name or None, at=place(at), rng=rng, seeds=seed or None)
-    children = remote.client.post(path("actors", actor, "fork"), body)["data"]
-    remote.show(children, actor_lines)
+    body = fields(
+        count=count,
+        names=name or None,
+        at=place(at),
+        rng=rng,
+        seeds=seed or None,
+        dry_run=dry_run or None,
+    )
+    answer = remote.client.post(path("actors", actor, "fork"), body)
+    if dry_run:
+        remote.show(answer, cost_lines)
+    else:
+        remote.show(answer["data"], actor_lines)
 
 
 def mutate(
@@ -103,11 +117,27 @@ def rollback(
     to: Annotated[str, typer.Argument(help="A version or a position.")],
     *,
     rng: Reseed = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Take an actor back; what it leaves stays in the lineage."""
-    body = fields(to=place(to), rng=rng)
-    changed = remote.client.post(path("actors", actor, "rollback"), body)
-    remote.show(changed, lambda actor: actor_lines([actor]))
+    body = fields(to=place(to), rng=rng, dry_run=dry_run or None)
+    answer = remote.client.post(path("actors", actor, "rollback"), body)
+    remote.show(answer, cost_lines if dry_run else lambda actor: actor_lines([actor]))
+
+
+def cost_lines(cost: Mapping[str, Any]) -> Iterator[str]:
+    """What a dry run tells, for people."""
+    begins = {
+        "slot": "the state is in a slot and would be copied",
+        "image": f"the nearest image is at {cost['source_position']}",
+        "empty": "there is no image before it",
+    }
+    yield f"{cost['actor']} at position {cost['position']}: {begins[cost['source']]}"
+    ms = cost["estimated_ms"]
+    takes = "no replay was measured yet" if ms is None else f"about {ms:.0f} ms"
+    yield f"tokens to replay: {cost['tokens']} ({takes})"
+    kept = {"dense": "every checkpoint near here", "sparse": "one for every power of two"}
+    yield f"never more than: {cost['bound_tokens']} (a collection keeps {kept[cost['bound']]})"
 
 
 def register(app: typer.Typer) -> None:

@@ -135,3 +135,26 @@ async def test_rollback_goes_back_and_keeps_the_branch(boot: Any) -> None:
         assert again["token_ids"] == before["token_ids"][6:]
         graph = await server.ask("GET", "/v1/actors/alice/lineage?direction=both")
         assert {"create", "turn", "rollback"} <= {node["op"] for node in graph["nodes"]}
+
+
+async def test_a_dry_run_tells_what_is_then_replayed(boot: Any) -> None:
+    async with boot() as server:
+        await server.ask("POST", "/v1/actors", {"name": "alice", "prompt": "once upon a time"})
+        await server.ask("POST", "/v1/actors/alice/generate", {"max_tokens": 30})
+        before = await server.ask("GET", "/v1/actors/alice")
+
+        told = await server.ask("POST", "/v1/actors/alice/rollback", {"to": 25, "dry_run": True})
+
+        assert await server.ask("GET", "/v1/actors/alice") == before
+        assert (told["source"], told["tokens"], told["bound"]) == ("empty", 24, "dense")
+        replayed = await replayed_tokens(server)
+        await server.ask("POST", "/v1/actors/alice/rollback", {"to": 25})
+        await server.ask("POST", "/v1/actors/alice/resume")
+        assert await replayed_tokens(server) - replayed == told["tokens"]
+
+
+async def replayed_tokens(server: Any) -> float:
+    async with server.session.get(server.url + "/metrics") as answer:
+        page = await answer.text()
+    (line,) = [one for one in page.splitlines() if one.startswith("statevisor_replayed_tokens")]
+    return float(line.split()[-1])

@@ -19,7 +19,7 @@ from statevisor.hypervisor.plan import Logprobs
 from statevisor.hypervisor.ports import FamilyDiff
 from statevisor.hypervisor.records import ActorRecord, VersionRecord
 from statevisor.hypervisor.stream import TurnStream
-from statevisor.hypervisor.vocab import FinishReason, Op, Tier
+from statevisor.hypervisor.vocab import Bound, FinishReason, Op, Source, Tier
 
 #: 2026-01-02T03:04:05.000006Z
 TIME_US = 1_767_323_045_000_006
@@ -83,6 +83,17 @@ ANSWERS: Mapping[str, Any] = {
     "fork": (ACTOR, ACTOR),
     "mutate": VERSION,
     "rollback": ACTOR,
+    "cost": c.CostView(
+        actor="alice",
+        position=100,
+        source=Source.IMAGE,
+        source_position=64,
+        image="blake3:ab",
+        tokens=36,
+        replay_s=0.0125,
+        bound=Bound.DENSE,
+        bound_tokens=50,
+    ),
     "hibernate": ACTOR,
     "resume": ACTOR,
     "versions": ((VERSION,), False),

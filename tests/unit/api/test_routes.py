@@ -101,10 +101,10 @@ def published():
     return document
 
 
-def check(document, route, media, value):
+def check(document, route, media, value, status=None):
     """The value is what the document says of this route's answer."""
     operation = document["paths"][route.path][route.method.lower()]
-    schema = operation["responses"][str(route.status)]["content"][media]["schema"]
+    schema = operation["responses"][str(status or route.status)]["content"][media]["schema"]
     Draft202012Validator({**schema, "components": document["components"]}).validate(value)
 
 
@@ -131,6 +131,26 @@ async def test_a_route_answers_what_it_declares(client, visor, published, name, 
         check(
             published, route, media, msgpack.unpackb(raw) if media == MSGPACK else orjson.loads(raw)
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("actors_fork", c.Fork(actor="a", at="b@1")),
+        ("actors_rollback", c.Rollback(actor="a", to=7)),
+    ],
+)
+async def test_a_dry_run_asks_for_the_cost_alone(client, visor, published, name, command):
+    path = CASES[name][0]
+    body = {"at": "b@1"} if name == "actors_fork" else {"to": 7}
+
+    response = await client.post(path, json={**body, "dry_run": True})
+
+    assert response.status == 200
+    assert [(call[0], call[1]) for call in visor.calls] == [("cost", (command,))]
+    told = await response.json()
+    check(published, BY_NAME[name], JSON, told, 200)
+    assert (told["tokens"], told["estimated_ms"], told["bound_tokens"]) == (36, 12.5, 50)
 
 
 def test_a_field_that_is_not_declared_would_be_seen(published, visor):

@@ -83,3 +83,37 @@ def test_rollback_takes_a_position_or_a_handle(server: Any, cli: Any, shapes: An
         {"to": 12},
         {"to": "alice@1", "rng": "inherit"},
     ]
+
+
+COST = {
+    "object": "cost",
+    "dry_run": True,
+    "actor": "alice",
+    "position": 1200,
+    "source": "image",
+    "source_position": 1024,
+    "image": "blake3:ab",
+    "tokens": 176,
+    "estimated_ms": 14.2,
+    "bound": "dense",
+    "bound_tokens": 512,
+}
+
+
+def test_a_dry_run_tells_what_going_back_costs(server: Any, cli: Any) -> None:
+    server.answer("POST", "/v1/actors/alice/rollback", COST)
+    server.answer("POST", "/v1/actors/alice/fork", {**COST, "estimated_ms": None})
+
+    back = cli("rollback", "alice", "1200", "--dry-run")
+    away = cli("fork", "alice", "--at", "1200", "--dry-run")
+
+    assert [asked.body for asked in server.asked] == [
+        {"to": 1200, "dry_run": True},
+        {"at": 1200, "dry_run": True},
+    ]
+    assert back.out.splitlines() == [
+        "alice at position 1200: the nearest image is at 1024",
+        "tokens to replay: 176 (about 14 ms)",
+        "never more than: 512 (a collection keeps every checkpoint near here)",
+    ]
+    assert "no replay was measured yet" in away.out
