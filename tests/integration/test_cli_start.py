@@ -13,6 +13,7 @@ _HEAVY = (
     "asyncio",
     "fla",
     "numpy",
+    "pydantic",
     "rich",
     "sqlalchemy",
     "statevisor.guests",
