@@ -49,10 +49,12 @@ def checksum(row: memoryview) -> bytes:
     return xxh3_128(row).digest()
 
 
-def pieces(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Cut consecutive buffers into pieces of PIECE_BYTES; the last may be shorter."""
+def pieces(
+    parts: Sequence[memoryview], piece_bytes: int = PIECE_BYTES
+) -> Iterator[list[memoryview]]:
+    """Cut consecutive buffers into pieces of that size; the last may be shorter."""
     piece: list[memoryview] = []
-    room = PIECE_BYTES
+    room = piece_bytes
     for part in parts:
         at = 0
         while at < len(part):
@@ -62,6 +64,6 @@ def pieces(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
             room -= len(cut)
             if not room:
                 yield piece
-                piece, room = [], PIECE_BYTES
+                piece, room = [], piece_bytes
     if piece:
         yield piece

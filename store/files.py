@@ -29,6 +29,13 @@ class Files:
         """A descriptor of an existing file, for reading and writing."""
         return os.open(path, os.O_RDWR)
 
+    def open_direct(self, path: Path) -> int | None:
+        """A descriptor that reads past the page cache; None where the file system has none."""
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECT)
+        except OSError:
+            return None
+
     def write(self, fd: int, buffers: Buffers, offset: int) -> None:
         """Write all buffers, one behind the other."""
         left = _skip([memoryview(buffer).cast("B") for buffer in buffers], 0)
@@ -48,6 +55,11 @@ class Files:
     def expect(self, fd: int, offset: int, length: int) -> None:
         """Let the disk begin to read what will be read next; the reader hashes meanwhile."""
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def begin_sync(self, fd: int, offset: int, length: int) -> None:
+        """Let the disk begin to write what was just written; `sync` is still needed."""
+        # what is being written cannot be forgotten yet: so Linux starts the write and keeps it
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
 
     def size(self, fd: int) -> int:
         """Bytes of the file."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -23,8 +24,9 @@ from statevisor.hypervisor.errors import (
 from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.records import ImageRef
-from statevisor.store import codec
+from statevisor.store import codec, direct_read
 from statevisor.store.digest import PIECE_BYTES, ImageHash, digest
+from statevisor.store.direct_read import DirectRead
 from statevisor.store.extent import ExtentHeader, extent_bytes
 from statevisor.store.extent_io import (
     at,
@@ -100,8 +102,18 @@ class SlabImages:
 
         Raises: ImageCorrupt (names slab, offset and the damaged part), IncompatibleImage.
         """
+        out = out.cast("B")
         with self._reading(ref) as slab:
-            return await self._workers.run(_read_row, self._files, slab.fd, ref, out.cast("B"))
+            if slab.direct is not None and direct_read.fits(ref, out):
+                with suppress(OSError):  # then as below, which says what is wrong
+                    return await self._get_direct(slab.direct, ref, out)
+            return await self._workers.run(_read_row, self._files, slab.fd, ref, out)
+
+    async def _get_direct(self, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
+        reading = DirectRead(self._files, fd, ref, _head_bytes(ref, out), out)
+        # First in, first out: it reads, or has, before the thread that will wait for it.
+        reader = self._workers.submit(reading.read)
+        return await self._workers.run(_check_row, reading, reader, ref)
 
     async def export(self, ref: ImageRef) -> bytes:
         """The image as one safetensors file. Raises: ImageCorrupt, IncompatibleImage."""
@@ -226,15 +238,35 @@ class SlabImages:
 
 
 def _read_row(files: Files, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
-    misfit = IncompatibleImage(f"{at(ref)}: the image does not hold a row of {len(out)} bytes")
+    head = memoryview(bytearray(_head_bytes(ref, out)))
+    read_extent(files, fd, ref, [head, out])
+    return _meta(ref, head)
+
+
+def _check_row(reading: DirectRead, reader: Future[None], ref: ImageRef) -> ImageMeta:
+    try:
+        reading.check()
+    finally:
+        reader.result()  # the caller's memory is in use until then
+    return _meta(ref, reading.head)
+
+
+def _meta(ref: ImageRef, head: memoryview) -> ImageMeta:
+    if codec.header_bytes(head) != len(head):
+        raise _misfit(ref, ref.nbytes - len(head))
+    return codec.read_header(head, ref.nbytes)
+
+
+def _head_bytes(ref: ImageRef, out: memoryview) -> int:
+    """Bytes of the image before its row. Raises: IncompatibleImage."""
     head_bytes = ref.nbytes - len(out)
     if head_bytes < codec.ALIGN or head_bytes % codec.ALIGN:
-        raise misfit
-    head = memoryview(bytearray(head_bytes))
-    read_extent(files, fd, ref, [head, out])
-    if codec.header_bytes(head) != head_bytes:
-        raise misfit
-    return codec.read_header(head, ref.nbytes)
+        raise _misfit(ref, len(out))
+    return head_bytes
+
+
+def _misfit(ref: ImageRef, nbytes: int) -> IncompatibleImage:
+    return IncompatibleImage(f"{at(ref)}: the image does not hold a row of {nbytes} bytes")
 
 
 def _read_file(files: Files, fd: int, ref: ImageRef) -> bytes:

@@ -61,6 +61,7 @@ class Slab:
     path: Path
     fd: int
     room: FreeList
+    direct: int | None = None  #: reads past the page cache; None: not here
     awaited: bool = False  # made for an extent that has not been taken yet
 
 
@@ -120,7 +121,7 @@ class Slabs:
     def close(self) -> None:
         """Close every file and let go of the folder."""
         for slab in self._slabs.values():
-            self.files.close(slab.fd)
+            self._close(slab)
         self._slabs.clear()
         if self._lock >= 0:
             self.files.close(self._lock)
@@ -152,7 +153,7 @@ class Slabs:
         size = self.files.size(fd) // ALIGN * ALIGN
         here = [place for place in live if place.offset + place.length <= size]
         self._lost.update(place for place in live if place.offset + place.length > size)
-        slab = Slab(slab_id, path, fd, FreeList(0))
+        slab = Slab(slab_id, path, fd, FreeList(0), self.files.open_direct(path))
         self._slabs[slab_id] = slab
         slab.room = FreeList(size, ((place.offset, place.length) for place in here))
 
@@ -236,8 +237,13 @@ class Slabs:
 
     def remove(self, slab: Slab) -> None:
         """Close and delete the file of a slab that `trim` returned. Slow."""
-        self.files.close(slab.fd)
+        self._close(slab)
         self.files.unlink(slab.path)
+
+    def _close(self, slab: Slab) -> None:
+        for fd in (slab.fd, slab.direct):
+            if fd is not None:
+                self.files.close(fd)
 
     # -- growing ---------------------------------------------------------------------------------
     def plan(self, length: int) -> Growth:
@@ -300,7 +306,10 @@ class Slabs:
             growth.slab.room.extend(growth.stop)
         else:
             room = FreeList(growth.stop)
-            self._slabs[growth.id] = Slab(growth.id, growth.path, fd, room, awaited=True)
+            direct = self.files.open_direct(growth.path)
+            self._slabs[growth.id] = Slab(
+                growth.id, growth.path, fd, room, direct=direct, awaited=True
+            )
 
     def abandon(self) -> None:
         """The growth failed: its room does not exist."""

@@ -145,6 +145,9 @@ class PowerFiles(Files):
             self._paths[fd], self._before[path] = path, {}
             return fd
 
+    def open_direct(self, path):
+        return None  # reads only, and nothing that the power could take
+
     def lock(self, folder):
         self._locks.append(super().lock(folder))
         return self._locks[-1]

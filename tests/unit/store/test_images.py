@@ -505,3 +505,32 @@ async def test_ten_rounds_of_everything_leave_no_leak(tmp_path, make_meta, make_
     for ref, row in held.items():
         assert (await images.export(ref)).endswith(row)
     await images.close()
+
+
+async def test_the_disk_begins_with_a_large_image_before_its_end_is_written(
+    tmp_path, make_meta, make_row
+):
+    done = []
+
+    class Begun(Files):
+        def write(self, fd, buffers, offset):
+            if any(buffers[0]):
+                done.append(("write", offset, sum(map(len, buffers))))
+            super().write(fd, buffers, offset)
+
+        def begin_sync(self, fd, offset, length):
+            done.append(("begin", offset, length))
+            super().begin_sync(fd, offset, length)
+
+    images = SlabImages.open(tmp_path / "slabs", (), incarnation=1, files=Begun())
+    meta = make_meta(StateFamily(name="wkv", shape=(1, 5 * MIB // 4), dtype="F32"))
+    ref = await images.put(make_row(meta), meta)
+    at, run, last = ref.offset + 4096, 2 * MIB, MIB + 4096
+    runs = [(at, run), (at + run, run), (at + 2 * run, last)]
+    wanted = [(what, *where) for where in runs for what in ("write", "begin")]
+    assert done == [*wanted, ("write", ref.offset, 4096)]
+    done.clear()
+    small = make_meta()
+    await images.put(make_row(small), small)
+    assert [step[0] for step in done] == ["write", "write"]
+    await images.close()

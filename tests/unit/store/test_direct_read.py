@@ -1,0 +1,176 @@
+"""Large images are read past the page cache, and no bit of them passes unchecked."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
+from statevisor.hypervisor.layout import StateFamily
+from statevisor.store import direct_read
+from statevisor.store.digest import ImageHash
+from statevisor.store.files import Files
+from statevisor.store.images import SlabImages
+
+MIB = 1 << 20
+ROW_BYTES = 3 * MIB
+
+
+class Watched(Files):
+    """Counts the reads past the page cache; on any file system, so through the page cache here."""
+
+    def __init__(self):
+        self.direct = set()
+        self.reads = []
+        self.fault = None
+
+    def open_direct(self, path):
+        fd = os.open(path, os.O_RDONLY)
+        self.direct.add(fd)
+        return fd
+
+    def read(self, fd, buffers, offset):
+        if fd in self.direct:
+            assert all(len(part) % 4096 == 0 for part in buffers), "a disk moves whole pages"
+            if self.fault is not None:
+                raise self.fault
+            self.reads.append(offset)
+        return super().read(fd, buffers, offset)
+
+
+@pytest.fixture
+def files():
+    return Watched()
+
+
+@pytest.fixture
+async def images(tmp_path, files):
+    opened = SlabImages.open(tmp_path / "slabs", (), incarnation=1, files=files)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(params=[0, 8, 4088], ids=["whole pages", "8 bytes more", "a page but 8"])
+def meta(request, make_meta):
+    floats = (ROW_BYTES + request.param) // 4
+    return make_meta(StateFamily(name="wkv", shape=(1, floats), dtype="F32"))
+
+
+def pages(nbytes):
+    """Memory that begins on a page."""
+    return memoryview(mmap.mmap(-1, -(-nbytes // 4096) * 4096))[:nbytes]
+
+
+def flip(tmp_path, ref, at):
+    fd = os.open(tmp_path / "slabs" / f"{ref.slab:08d}.slab", os.O_RDWR)
+    byte = os.pread(fd, 1, ref.offset + at)[0]
+    os.pwrite(fd, bytes([byte ^ 0x10]), ref.offset + at)
+    os.close(fd)
+
+
+async def test_it_reads_what_was_put_a_piece_at_a_time(images, files, meta, make_row):
+    row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    assert await images.get(ref, out) == meta
+    assert out == row
+    assert len(files.reads) == 4  # 3 MiB and the file's header; the extent's comes with the first
+    assert files.reads[0] == ref.offset
+
+
+async def test_memory_that_begins_anywhere_goes_through_the_page_cache(
+    images, files, meta, make_row
+):
+    row, out = make_row(meta, 3), pages(meta.layout.row_bytes + 64)[64:]
+    ref = await images.put(row, meta)
+    assert await images.get(ref, out) == meta
+    assert out == row
+    assert not files.reads
+
+
+async def test_a_small_image_goes_through_the_page_cache(images, files, make_meta, make_row):
+    meta = make_meta()
+    out = pages(meta.layout.row_bytes)
+    await images.get(await images.put(make_row(meta), meta), out)
+    assert not files.reads
+
+
+async def test_a_flipped_bit_anywhere_is_found(images, tmp_path, files, meta, make_row):
+    row, out = make_row(meta), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    rng = random.Random(5)
+    ends = [0, 4095, 4096, 8192, ref.length - 1, 4096 + ref.nbytes - 1]
+    for at in [*ends, *(rng.randrange(ref.length) for _ in range(40))]:
+        flip(tmp_path, ref, at)
+        with pytest.raises(ImageCorrupt, match=f"slab {ref.slab}, offset {ref.offset}"):
+            await images.get(ref, out)
+        flip(tmp_path, ref, at)
+    await images.get(ref, out)
+    assert out == row
+
+
+async def test_without_the_checks_a_flipped_bit_would_be_served(
+    images, tmp_path, meta, make_row, monkeypatch
+):
+    row, out = make_row(meta), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    flip(tmp_path, ref, MIB)
+
+    class Blind(ImageHash):
+        def add(self, piece, padding):
+            return Anything()
+
+        digest = ref.digest
+
+    monkeypatch.setattr(direct_read, "ImageHash", Blind)
+    await images.get(ref, out)
+    assert out != row
+
+
+class Anything:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+async def test_a_file_that_ends_early_is_told(images, tmp_path, meta, make_row):
+    ref = await images.put(make_row(meta), meta)
+    await images._room.close()  # else it grows again
+    os.truncate(tmp_path / "slabs" / f"{ref.slab:08d}.slab", ref.offset + ref.length - 4096)
+    with pytest.raises(ImageCorrupt, match="cut off"):
+        await images.get(ref, pages(meta.layout.row_bytes))
+
+
+async def test_another_image_in_its_place_is_not_served(images, meta, make_row):
+    ref = await images.put(make_row(meta), meta)
+    other = replace(ref, digest="blake3:" + "00" * 32)
+    with pytest.raises(ImageCorrupt, match="and not blake3:00"):
+        await images.get(other, pages(meta.layout.row_bytes))
+
+
+async def test_a_row_of_another_size_is_refused(images, meta, make_row):
+    ref = await images.put(make_row(meta), meta)
+    with pytest.raises(IncompatibleImage, match="does not hold a row"):
+        await images.get(ref, pages(meta.layout.row_bytes - 4096))
+
+
+@pytest.mark.parametrize("fault", [OSError(22, "Invalid argument"), OSError(5, "I/O error")])
+async def test_a_disk_that_cannot_be_read_so_is_read_as_any_file(
+    images, files, meta, make_row, fault
+):
+    row, out = make_row(meta), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    files.fault = fault
+    assert await images.get(ref, out) == meta
+    assert out == row
+
+
+def test_memory_that_begins_on_a_page_is_told_from_other():
+    memory = pages(3 * 4096)
+    assert direct_read.is_aligned(memory)
+    assert direct_read.is_aligned(memory[4096:])
+    assert not direct_read.is_aligned(memory[512:])
