@@ -97,6 +97,30 @@ class ActorQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionQuery:
+    """Filters and page of a list of versions; None lets every version through."""
+
+    tag: str | None = None
+    label: tuple[str, str | None] | None = None  #: key, value or any
+    op: Op | None = None
+    agent: str | None = None  #: who made it by a rule
+    rule: str | None = None
+    since_us: int | None = None  #: made at this time or later
+    until_us: int | None = None  #: made before this time
+    after: str | None = None  #: handle
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """One part of a walk through a lineage, and where the next part begins."""
+
+    nodes: tuple[VersionRecord, ...]
+    edges: tuple[tuple[str, str, Op], ...]  #: parent, child, op; one end at least is among `nodes`
+    rest: tuple[int, ...]  #: empty at the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """An image as that of a place."""
 
@@ -180,6 +204,21 @@ class Catalog(Protocol):
         """Visible versions by seq, oldest first."""
         ...
 
+    async def search(self, query: VersionQuery) -> tuple[tuple[VersionRecord, ...], bool]:
+        """One page of all visible versions in the order of their creation, and whether more follow.
+
+        Raises: VersionNotFound (the page begins behind a version that does not exist).
+        """
+        ...
+
+    async def as_of(self, actor_id: str, at_us: int) -> VersionRecord | None:
+        """The version that was an actor's head at a time; None: it did not exist yet.
+
+        Times along one actor's versions never go back, whatever the clock does.
+        Raises: ActorNotFound.
+        """
+        ...
+
     async def lineage(
         self, handle: str, direction: str, depth: int, limit: int
     ) -> tuple[tuple[VersionRecord, ...], tuple[tuple[str, str, Op], ...], bool]:
@@ -189,7 +228,19 @@ class Catalog(Protocol):
         """
         ...
 
+    async def walk(self, start: str | Sequence[int], direction: str, limit: int) -> Walk:
+        """The next `limit` versions of all that lie above or below one; needs no memory of others.
+
+        Begins at a handle and goes on with the `rest` of the part before. direction: ancestors,
+        newest first, or descendants, oldest first. Raises: VersionNotFound.
+        """
+        ...
+
     async def common_ancestor(self, a: str, b: str) -> VersionRecord | None: ...
+
+    async def is_ancestor(self, a: str, b: str) -> bool:
+        """Whether version b comes from version a, or is it. Raises: VersionNotFound."""
+        ...
 
     async def blame(self, handle: str, layer: int) -> VersionRecord | None:
         """The newest mutation on the version's path that touched the layer."""

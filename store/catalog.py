@@ -26,6 +26,8 @@ from statevisor.hypervisor.catalog_port import (
     Origin,
     Provenance,
     Rubbish,
+    VersionQuery,
+    Walk,
 )
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
 from statevisor.hypervisor.image_ports import ImageMeta
@@ -52,11 +54,13 @@ from statevisor.store import (
     owners,
     rosters,
     rowcheck,
+    search,
     segments,
     sweep,
     transcripts,
     turns,
     versions,
+    walks,
 )
 from statevisor.store.db import READERS, FolderLock, migrate, open_engine
 from statevisor.store.guards import check_incarnation
@@ -205,6 +209,19 @@ class SqlCatalog:
 
         return await self._readers.run(read)
 
+    async def search(self, query: VersionQuery) -> tuple[tuple[VersionRecord, ...], bool]:
+        return await self._readers.run(search.page, query)
+
+    async def as_of(self, actor_id: str, at_us: int) -> VersionRecord | None:
+        def read(conn: Connection) -> VersionRecord | None:
+            actors.get(conn, actor_id)
+            return _shown(conn, versions.as_of(conn, actor_id, at_us))
+
+        return await self._readers.run(read)
+
+    async def walk(self, start: str | Sequence[int], direction: str, limit: int) -> Walk:
+        return await self._readers.run(walks.walk, start, direction, limit)
+
     async def lineage(
         self, handle: str, direction: str, depth: int, limit: int
     ) -> tuple[tuple[VersionRecord, ...], tuple[tuple[str, str, Op], ...], bool]:
@@ -214,6 +231,9 @@ class SqlCatalog:
         return await self._readers.run(
             lambda conn: _shown(conn, lineage.common_ancestor(conn, a, b))
         )
+
+    async def is_ancestor(self, a: str, b: str) -> bool:
+        return await self._readers.run(lineage.is_ancestor, a, b)
 
     async def blame(self, handle: str, layer: int) -> VersionRecord | None:
         return await self._readers.run(

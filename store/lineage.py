@@ -14,14 +14,14 @@ from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.tables import version, version_parent
 
 _edge = version_parent.c
-_UP = PreparedIn(
+UP = PreparedIn(
     lambda keys: (
         select(_edge.child.label("here"), _edge.parent.label("near"))
         .where(_edge.child.in_(keys))
         .order_by(_edge.child, _edge.ord)
     )
 )
-_DOWN = PreparedIn(
+DOWN = PreparedIn(
     lambda keys: (
         select(_edge.parent.label("here"), _edge.child.label("near"))
         .where(_edge.parent.in_(keys))
@@ -31,12 +31,14 @@ _DOWN = PreparedIn(
 _PLACE = Prepared(
     select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
 )
-_MERGED = PreparedIn(
-    lambda keys: (
-        select(_edge.parent)
-        .join(version, version.c.id == _edge.child)
-        .where(version.c.segment.in_(keys), _edge.ord > 0)
-        .distinct()
+#: What a rule took in beside its actor's own state: its result stands where its segment begins.
+_MERGED = Prepared(
+    select(_edge.parent)
+    .join(version, version.c.id == _edge.child)
+    .where(
+        version.c.segment == bindparam("at"),
+        version.c.position == bindparam("start"),
+        _edge.ord > 0,
     )
 )
 _SHARED = Prepared(
@@ -89,13 +91,13 @@ def graph(
     start = versions.resolve(conn, handle)
     seen: dict[int, int] = {start: 0}
     cut = False
-    for wanted, query in (("ancestors", _UP), ("descendants", _DOWN)):
+    for wanted, query in (("ancestors", UP), ("descendants", DOWN)):
         if direction in (wanted, "both"):
             cut |= _spread(conn, query, start, seen, depth, limit)
     nodes = versions.load(conn, tuple(seen))
     records = dict(zip(seen, nodes, strict=True))
     rank = {number: order for order, number in enumerate(seen)}
-    found = [edge for edge in _near(conn, _UP, tuple(seen)) if edge[1] in rank]
+    found = [edge for edge in _near(conn, UP, tuple(seen)) if edge[1] in rank]
     found.sort(key=lambda edge: rank[edge[0]])
     edges = tuple(
         (records[parent].handle, records[child].handle, records[child].op)
@@ -117,13 +119,23 @@ def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
         return older
     mine = _reach(conn, older)
     best: tuple[int, int, int] | None = None
-    for segment in mine.keys() & theirs.keys():
-        depth, top = mine[segment]
-        top = min(top, theirs[segment][1])
-        found = _SHARED.first(conn, {"at": segment, "top": top, "older": older})
+    for shared in mine.keys() & theirs.keys():
+        depth, top = mine[shared]
+        top = min(top, theirs[shared][1])
+        found = _SHARED.first(conn, {"at": shared, "top": top, "older": older})
         if found is not None:
             best = max(best or (-1, -1, -1), (depth, found.position, found.id))
     return None if best is None else best[2]
+
+
+def is_ancestor(conn: Connection, a: str, b: str) -> bool:
+    """Whether b comes from a, or is it: as `common_ancestor` says. Raises: VersionNotFound."""
+    older, newer = versions.resolve(conn, a), versions.resolve(conn, b)
+    if older >= newer:
+        return older == newer
+    here = _PLACE.one(conn, {"key": older})
+    reached = _reach(conn, newer, oldest=older).get(here.segment)
+    return reached is not None and here.position <= reached[1]
 
 
 def blame(conn: Connection, handle: str, layer: int) -> int | None:
@@ -166,20 +178,23 @@ def _near(conn: Connection, query: PreparedIn, ids: Sequence[int]) -> list[tuple
     return [(here, near) for here in ids for near in found.get(here, ())]
 
 
-def _reach(conn: Connection, number: int) -> dict[int, tuple[int, int]]:
-    """Depth of every segment in a version's past and how far it is part of it, blends included."""
+def _reach(conn: Connection, number: int, oldest: int = 0) -> dict[int, tuple[int, int]]:
+    """Depth of every segment in a version's past and how far it is part of it.
+
+    Blends are followed, but for what was blended in from before version `oldest`.
+    """
     reach: dict[int, tuple[int, int]] = {}
     queue, done = deque([number]), {number}
     while queue:
         here = _PLACE.one(conn, {"key": queue.popleft()})
-        steps = segments.path(conn, here.segment, here.position)
-        grown = []
-        for step in steps:
-            if step.id not in reach or reach[step.id][1] < step.top:
-                reach[step.id] = (step.depth, step.top)
-                grown.append(step.id)
-        for row in _MERGED.all(conn, grown):
-            if row.parent not in done:
-                done.add(row.parent)
-                queue.append(row.parent)
+        for step in segments.path(conn, here.segment, here.position):
+            if step.id in reach and reach[step.id][1] >= step.top:
+                continue
+            reach[step.id] = (step.depth, step.top)
+            if not step.rooted:
+                continue
+            for row in _MERGED.all(conn, {"at": step.id, "start": step.position}):
+                if row.parent not in done and row.parent >= oldest:
+                    done.add(row.parent)
+                    queue.append(row.parent)
     return reach

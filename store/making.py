@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, delete, select
 
 from statevisor.hypervisor.catalog_port import Provenance
 from statevisor.hypervisor.vocab import Op
+from statevisor.store import search, terms
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
@@ -16,6 +17,11 @@ from statevisor.store.tables import mutation, tag, touched, version, version_par
 EVERY_LAYER = -1  #: in `touched`: the rule had no selection of layers
 
 _INSERT = inserting(version, returning_id=True)
+_BEFORE = Prepared(
+    select(version.c.created_us).where(
+        version.c.actor_id == bindparam("key"), version.c.seq == bindparam("seq")
+    )
+)
 _INSERT_PARENT = inserting(version_parent)
 _INSERT_WHY = inserting(mutation)
 _INSERT_TOUCHED = inserting(touched)
@@ -44,7 +50,11 @@ def add(
     labels: Mapping[str, str] | None = None,
     weights: Sequence[float] = (),
 ) -> int:
-    """Insert a version with its edges: the first parent is followed, the others are merged in."""
+    """Insert a version with its edges: the first parent is followed, the others are merged in.
+
+    It is never older than the actor's version before, also when the clock was set back.
+    """
+    before = _BEFORE.scalar(scope.conn, {"key": actor_id, "seq": seq - 1}) if seq else None
     values = {
         "actor_id": actor_id,
         "seq": seq,
@@ -58,7 +68,7 @@ def add(
         "labels": dict(labels or {}),
         "epoch": epoch,
         "owner": scope.incarnation,
-        "created_us": scope.now_us,
+        "created_us": max(scope.now_us, before or 0),
     }
     number = int(_INSERT.one(scope.conn, values).id)
     edges = [
@@ -72,6 +82,8 @@ def add(
         for order, parent in enumerate(parents)
     ]
     _INSERT_PARENT.many(scope.conn, edges)
+    for term in terms.of_labels(labels or {}):
+        search.add_term(scope.conn, number, term)
     return number
 
 
@@ -88,6 +100,8 @@ def explain(scope: Scope, number: int, segment: int, why: Provenance) -> None:
         "before": why.before,
     }
     _INSERT_WHY.run(scope.conn, values)
+    for term in terms.of_maker(why.agent, why.rule):
+        search.add_term(scope.conn, number, term)
     if why.rule is None:
         return
     layers = (why.select or {}).get("layers")

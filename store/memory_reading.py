@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
-from statevisor.hypervisor.catalog_port import ActorQuery
+from statevisor.hypervisor.catalog_port import ActorQuery, VersionQuery, Walk
 from statevisor.hypervisor.records import (
     ActorRecord,
     ImageRef,
@@ -16,6 +17,7 @@ from statevisor.hypervisor.records import (
 )
 from statevisor.hypervisor.vocab import Op
 from statevisor.store.memory_rows import MemoryRows
+from statevisor.store.terms import matches
 
 
 class MemoryReading(MemoryRows):
@@ -62,6 +64,46 @@ class MemoryReading(MemoryRows):
         ]
         return tuple(self._version(one.id) for one in found[:limit]), len(found) > limit
 
+    async def search(self, query: VersionQuery) -> tuple[tuple[VersionRecord, ...], bool]:
+        low = (-1, -1)
+        if query.after is not None:
+            behind = self._resolve(query.after)
+            low = (self._history.versions[behind].created_us, behind)
+        order = sorted((one.created_us, one.id) for one in self._history.versions.values())
+        found = [self._version(number) for at, number in order if (at, number) > low]
+        found = [one for one in found if matches(query, one)]
+        return tuple(found[: query.limit]), len(found) > query.limit
+
+    async def as_of(self, actor_id: str, at_us: int) -> VersionRecord | None:
+        self._living(actor_id)
+        heads = [
+            one.id
+            for one in self._history.versions.values()
+            if one.actor_id == actor_id and one.op is not Op.SNAPSHOT and one.created_us <= at_us
+        ]
+        return self._version(heads[-1]) if heads else None
+
+    async def walk(self, start: str | Sequence[int], direction: str, limit: int) -> Walk:
+        queue = {self._resolve(start)} if isinstance(start, str) else set(start)
+        up = direction == "ancestors"
+        seen: list[int] = []
+        edges: dict[tuple[int, int], None] = {}
+        while queue and len(seen) < limit:
+            here = max(queue) if up else min(queue)
+            queue.remove(here)
+            seen.append(here)
+            for near in self._near(here, direction):
+                edges[(near, here) if up else (here, near)] = None
+                queue.add(near)
+        return Walk(
+            nodes=tuple(map(self._version, seen)),
+            edges=tuple(
+                (self._handle(parent), self._handle(child), self._history.versions[child].op)
+                for parent, child in edges
+            ),
+            rest=tuple(queue),
+        )
+
     async def lineage(
         self, handle: str, direction: str, depth: int, limit: int
     ) -> tuple[tuple[VersionRecord, ...], tuple[tuple[str, str, Op], ...], bool]:
@@ -107,6 +149,10 @@ class MemoryReading(MemoryRows):
             default=None,
         )
         return None if found is None else self._version(found.id)
+
+    async def is_ancestor(self, a: str, b: str) -> bool:
+        found = await self.common_ancestor(a, b)
+        return found is not None and found == self._version(self._resolve(a))
 
     async def blame(self, handle: str, layer: int) -> VersionRecord | None:
         version = self._history.versions[self._resolve(handle)]

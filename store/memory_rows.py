@@ -68,6 +68,7 @@ class MemoryRows:
         self._orphans: dict[str, int] = {}  #: images that no place names, and since when
         self._named_us: dict[tuple[int, int], int] = {}  #: since when a place has its image
         self._tags: dict[str, int] = {}
+        self._last_us: dict[str, int] = {}  #: when an actor's newest version was made
         self._operations: dict[str, OperationRecord] = {}
 
     def _living(self, actor_id: str) -> MemoryActor:
@@ -299,9 +300,10 @@ class MemoryRows:
             hidden=hidden,
             labels=dict(labels or {}),
             why=why or {},
-            created_us=self._now_us(),
+            created_us=max(self._now_us(), self._last_us.get(actor_id, 0)),
         )
         self._history.add(made)
+        self._last_us[actor_id] = made.created_us
         actor.next_seq += 1
         if op is not Op.SNAPSHOT:
             actor.record = replace(actor.record, head=made.seq)

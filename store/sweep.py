@@ -23,6 +23,7 @@ from statevisor.store.tables import (
     turn,
     version,
     version_parent,
+    version_term,
 )
 
 #: Actors that one transaction takes out, so that no other operation waits long for it.
@@ -53,6 +54,7 @@ _PURGE = (
     Prepared(delete(tag).where(tag.c.version.in_(_versions))),
     Prepared(delete(touched).where(touched.c.segment.in_(_segments))),
     Prepared(delete(mutation).where(mutation.c.version.in_(_versions))),
+    Prepared(delete(version_term).where(version_term.c.version.in_(_versions))),
     Prepared(delete(version_parent).where(version_parent.c.child.in_(_versions))),
     Prepared(delete(version).where(version.c.actor_id == bindparam("key"))),
     Prepared(delete(checkpoint).where(checkpoint.c.segment.in_(_segments))),

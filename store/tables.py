@@ -180,7 +180,18 @@ version = Table(
     Column("created_us", BigInteger, nullable=False),
     UniqueConstraint("actor_id", "seq"),
     Index(None, "segment", "position"),
+    Index(None, "op", "created_us"),
     sqlite_autoincrement=True,
+)
+
+#: By what a version is found, beside its kind: see `store/terms.py`. In the order of creation.
+version_term = Table(
+    "version_term",
+    metadata,
+    Column("term", Text, primary_key=True),
+    Column("created_us", BigInteger, primary_key=True),
+    Column("version", ForeignKey("version.id"), primary_key=True, index=True),
+    sqlite_with_rowid=False,
 )
 
 version_parent = Table(
@@ -191,6 +202,7 @@ version_parent = Table(
     Column("parent", ForeignKey("version.id"), nullable=False, index=True),
     Column("kind", Text, nullable=False),  # "main" | "merge"
     Column("weight", Float),
+    sqlite_with_rowid=False,
 )
 
 #: What made a version whose state does not follow from tokens.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import BigInteger, Connection, and_, bindparam, func, select, text
 
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import VersionRecord
@@ -78,6 +78,27 @@ _PAGE = Prepared(
     .order_by(version.c.seq)
     .limit(bindparam("limit"))
 )
+#: By halves: times along an actor's versions never go back, and no seq is left out.
+_AS_OF = Prepared(
+    text(
+        """
+    WITH RECURSIVE halves(low, high) AS (
+        SELECT 0, (SELECT a.next_seq FROM actor a WHERE a.id = :key)
+        UNION ALL
+        SELECT CASE WHEN (SELECT v.created_us FROM version v WHERE v.actor_id = :key
+                          AND v.seq = (low + high) / 2) <= :at
+                    THEN (low + high) / 2 + 1 ELSE low END,
+               CASE WHEN (SELECT v.created_us FROM version v WHERE v.actor_id = :key
+                          AND v.seq = (low + high) / 2) <= :at
+                    THEN high ELSE (low + high) / 2 END
+        FROM halves WHERE low < high
+    )
+    SELECT v.id FROM version v
+    WHERE v.actor_id = :key AND v.seq < (SELECT h.low FROM halves h WHERE h.low = h.high)
+    AND v.op <> 'snapshot' ORDER BY v.seq DESC LIMIT 1
+    """
+    ).columns(id=BigInteger)
+)
 _VISIBLE = select(version.c.id).where(
     version.c.segment == bindparam("at"), version.c.hidden.is_(False)
 )
@@ -105,6 +126,13 @@ _HANDLE = Prepared(
     select(_name.label("name"), version.c.seq)
     .join(actor, actor.c.id == version.c.actor_id)
     .where(version.c.id == bindparam("key"))
+)
+_SHORT = PreparedIn(
+    lambda keys: (
+        select(version.c.id, _name.label("name"), version.c.seq, version.c.op)
+        .join(actor, actor.c.id == version.c.actor_id)
+        .where(version.c.id.in_(keys))
+    )
 )
 _MADE = Prepared(
     select(
@@ -166,6 +194,12 @@ def page(
     return load(conn, ids[:limit]), len(ids) > limit
 
 
+def as_of(conn: Connection, actor_id: str, at_us: int) -> int | None:
+    """The version that was an actor's head at a time."""
+    found = _AS_OF.scalar(conn, {"key": actor_id, "at": at_us})
+    return None if found is None else int(found)
+
+
 def latest(conn: Connection, segment: int, position: int) -> int | None:
     """The newest visible version at or before a place of a path."""
     found = _LATEST.scalar(conn, {"at": segment, "top": position})
@@ -199,6 +233,11 @@ def handle(conn: Connection, number: int) -> str:
     """How a version is shown."""
     row = _HANDLE.one(conn, {"key": number})
     return f"{row.name}@{row.seq}"
+
+
+def short(conn: Connection, ids: Sequence[int]) -> dict[int, tuple[str, Op]]:
+    """How versions are shown and what made them, by id."""
+    return {row.id: (f"{row.name}@{row.seq}", Op(row.op)) for row in _SHORT.all(conn, ids)}
 
 
 def made(conn: Connection, number: int) -> Made:
