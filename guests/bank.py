@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import torch
 
+from statevisor.guests.host_memory import host_memory
 from statevisor.hypervisor.errors import CapabilityMissing
 from statevisor.hypervisor.layout import Layout
 
@@ -82,9 +83,8 @@ class Bank:
             self.bytes.view(torch.int64)[index] = row.view(torch.int64).clone()
 
     def frames(self, count: int) -> memoryview:
-        """Host memory for `count` rows, page-locked if the bank is on a GPU."""
-        size = count * self.layout.row_bytes
-        return memoryview(torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned).numpy())
+        """Host memory for `count` rows, on whole pages, page-locked if the bank is on a GPU."""
+        return host_memory(count * self.layout.row_bytes, locked=self._pinned)
 
     def _check(self, slot: int) -> int:
         # A negative index would wrap to the last slot and 0 would read or write the padding row.

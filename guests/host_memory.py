@@ -1,0 +1,39 @@
+"""Host memory that a device and a disk can both reach without a copy.
+
+It begins on a page, so that a disk can write straight into it. The framework's own page-locked
+memory is no use for that: its allocator rounds up to powers of two, so that 9 GiB take 16.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+
+import numpy as np
+import torch
+
+from statevisor.hypervisor.errors import Unavailable
+
+
+def host_memory(nbytes: int, *, locked: bool) -> memoryview:
+    """Zero bytes, of which the untouched ones cost nothing; all are taken at once if `locked`.
+
+    `locked`: page-locked for the current CUDA device until the last view of it is gone.
+    Raises: Unavailable (the machine does not lock that much).
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    pages = np.frombuffer(mmap.mmap(-1, max(nbytes, 1), flags=flags), dtype=np.uint8)
+    if locked and nbytes:
+        _lock(pages)
+    return memoryview(pages)[:nbytes]
+
+
+def _lock(pages: np.ndarray) -> None:
+    address, runtime = pages.ctypes.data, torch.cuda.cudart()
+    error = runtime.cudaHostRegister(address, pages.nbytes, 0)
+    if error != runtime.cudaError.success:
+        raise Unavailable(
+            f"cannot lock {pages.nbytes} bytes of host memory: {runtime.cudaGetErrorString(error)}",
+            hint="Serve with a smaller --host-bytes.",
+        )
+    weakref.finalize(pages, runtime.cudaHostUnregister, address).atexit = False
