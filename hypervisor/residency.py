@@ -31,7 +31,8 @@ from statevisor.hypervisor.rebuilds import Rebuilds
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.replay import Replay
 from statevisor.hypervisor.slots import SlotTable
-from statevisor.hypervisor.states import States
+from statevisor.hypervisor.staging import ROWS, Staging
+from statevisor.hypervisor.states import Row, States
 from statevisor.hypervisor.vocab import Tier
 
 NOT_FINITE = "the state is not finite"
@@ -64,6 +65,8 @@ class Residency:
         self.states = States(
             guest=guest, catalog=catalog, images=images, config=config, clock=clock, meter=meter
         )
+        row_bytes = guest.layout.row_bytes
+        self._staging = Staging(guest.frames(ROWS), row_bytes, engine)
         self._rebuilds = Rebuilds()
         self._admission = Admission(guest.slots, config.slot_wait_s)
         self.actors: dict[str, Actor] = {}  #: actors with a slot or a frame
@@ -214,13 +217,14 @@ class Residency:
                 await self._same_build(actor)
             return 0, 0
         at, ref = found
-        row = await self.states.read(ref)
-        if row[1].position != at:
-            raise ImageCorrupt(f"the image of position {at} is one of position {row[1].position}")
-        await self._engine.run(self._guest.load, slot, memoryview(row[0]))
-        if actor is not None and row[1].absorbed < actor.rest:
+        async with self._staging.row() as row:
+            meta = await self.states.read_into(ref, row)
+            if meta.position != at:
+                raise ImageCorrupt(f"the image of position {at} is one of position {meta.position}")
+            await self._engine.run(self._guest.load, slot, row)
+        if actor is not None and meta.absorbed < actor.rest:
             await self._same_build(actor)
-        return row[1].absorbed, at
+        return meta.absorbed, at
 
     async def _same_build(self, actor: Actor) -> None:
         """Refuse to replay what another build has made, unless drift is accepted."""
@@ -274,7 +278,7 @@ class Residency:
 
     async def _demote(self, actor: Actor) -> None:
         try:
-            await self._write(actor, bytes(self.frames.view(actor.id)), actor.rest)
+            await self._write(actor, self.frames.view(actor.id), actor.rest)
         except ImageCorrupt:
             # the frame is gone; it was a copy, and the journal can make the state again
             self._meter.count("image_checksum_failures_total")
@@ -319,15 +323,17 @@ class Residency:
         return False
 
     async def _to_nvme(self, actor: Actor) -> None:
-        self._apply(actor, Event.HIBERNATE)
-        try:
-            row = await self._save(actor)
-        except BaseException:
-            self._apply(actor, Event.FAILED)
-            raise
-        absorbed = actor.absorbed
-        self._apply(actor, Event.SAVED)
-        await self._write(actor, row, absorbed)
+        async with self._staging.row() as row:
+            assert actor.slot is not None
+            self._apply(actor, Event.HIBERNATE)
+            try:
+                await self._engine.run(self._guest.save, actor.slot, row)
+            except BaseException:
+                self._apply(actor, Event.FAILED)
+                raise
+            absorbed = actor.absorbed
+            self._apply(actor, Event.SAVED)
+            await self._write(actor, row, absorbed)
 
     async def _save(self, actor: Actor) -> bytearray:
         assert actor.slot is not None
@@ -343,7 +349,7 @@ class Residency:
         """Write the image of an idle actor where it stands; None for the empty state."""
         return await self._write(actor, await self._save(actor), actor.absorbed)
 
-    async def _write(self, actor: Actor, row: bytes | bytearray, absorbed: int) -> ImageRef | None:
+    async def _write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef | None:
         position = actor.record.position
         found = await self._catalog.image_at(actor.segment, position)
         if found is None and absorbed:

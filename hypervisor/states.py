@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from statevisor.hypervisor.actor import Actor
@@ -13,6 +12,8 @@ from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, Statev
 from statevisor.hypervisor.image_ports import ImageMeta, Images
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.records import ImageRef
+
+Row = bytes | bytearray | memoryview
 
 
 class States:
@@ -58,16 +59,19 @@ class States:
 
     async def read(self, ref: ImageRef) -> tuple[bytearray, ImageMeta]:
         """An image's row, checked against its digest and this guest's fingerprints."""
+        row = bytearray(self._guest.layout.row_bytes)
+        return row, await self.read_into(ref, memoryview(row))
+
+    async def read_into(self, ref: ImageRef, row: memoryview) -> ImageMeta:
+        """As `read`, into memory of the caller; its bytes are undefined if this raises."""
         mine = self._guest.fingerprints
         if ref.layout != mine.layout or ref.weights != mine.weights:
             raise IncompatibleImage(f"image {ref.digest} belongs to another model")
-        row = bytearray(self._guest.layout.row_bytes)
         try:
-            meta = await self._images.get(ref, memoryview(row))
+            return await self._images.get(ref, row)
         except ImageCorrupt:
             self._meter.count("image_checksum_failures_total")
             raise
-        return row, meta
 
     async def cache(
         self, actor: Actor, segment: int, position: int, row: bytearray, absorbed: int
@@ -82,21 +86,23 @@ class States:
             if actor.segment == segment:
                 actor.imaged = max(actor.imaged, position)
 
-    async def keep(
-        self, segment: int, position: int, row: bytes | bytearray, meta: ImageMeta
-    ) -> ImageRef:
+    async def keep(self, segment: int, position: int, row: Row, meta: ImageMeta) -> ImageRef:
         """Make one row durable and name it as the image of a place."""
         ref = await self.store(row, meta)
         await self._catalog.add_image(segment, position, ref)
         return ref
 
-    async def store(self, row: bytes | bytearray, meta: ImageMeta) -> ImageRef:
-        """Make one row durable; an image of the same digest is used again."""
-        digest = await asyncio.to_thread(self._images.digest, memoryview(row), meta)
-        known = await self._catalog.image(digest)
-        if known is not None:
-            return known
+    async def store(self, row: Row, meta: ImageMeta) -> ImageRef:
+        """Make one row durable; an image of the same digest is used again.
+
+        Equal states at two places are rare, and to hash first would take as long as to write: so
+        it is written while it is hashed, and given back if it is known.
+        """
         began = self._clock.monotonic()
         made = await self._images.put(memoryview(row), meta)
         self.checkpoints.wrote(made.length, self._clock.monotonic() - began)
-        return made
+        known = await self._catalog.image(made.digest)
+        if known is None:
+            return made
+        self._images.free(made)
+        return known

@@ -49,7 +49,8 @@ class DirectRead:
         self._ref = ref
         first = header_bytes(ref.nbytes)
         # one block for all that is not the row: the extent's header, the image's, the last page
-        block = memoryview(mmap.mmap(-1, first + head_bytes + ALIGN))
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        block = memoryview(mmap.mmap(-1, first + head_bytes + ALIGN, flags=flags))
         self._header = block[:first]
         self.head = block[first : first + head_bytes]
         self._tail, self._out = block[first + head_bytes :], out
