@@ -96,6 +96,17 @@ class Book:
         """All that can be named, those of deleted actors too."""
         return [one for actor in self.actors.values() for one in actor.versions]
 
+    def needed(self, actor: Actor) -> bool:
+        """Whether another's history goes through this one's, or a version of another is above."""
+        others = [one for one in self.versions if one.actor is not actor]
+        return any(parent.actor is actor for one in others for parent in one.parents) or any(
+            event.owner is actor for one in others for event in one.event.back()
+        )
+
+    def forget(self, actor: Actor) -> None:
+        """A deleted actor is no more, not even for those who know its id."""
+        del self.actors[actor.id]
+
     # -- where things are ------------------------------------------------------------------------
     def find(self, actor: Actor, position: int) -> Event | None:
         """The last event at a position of an actor's history; None if it is not known there."""

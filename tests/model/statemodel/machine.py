@@ -125,16 +125,24 @@ class Life(RuleBasedStateMachine):
         step=st.sampled_from([4, 64]),
         checkpoint=st.sampled_from([8, 4096]),
         memory=st.sampled_from([2, 10_000]),
+        dense=st.sampled_from([4, 32, 8192]),
     )
     def start(
-        self, slots: int, frames: int, lag: int, step: int, checkpoint: int, memory: int
+        self,
+        slots: int,
+        frames: int,
+        lag: int,
+        step: int,
+        checkpoint: int,
+        memory: int,
+        dense: int,
     ) -> None:
         config = {
             "step_tokens": step,
             "checkpoint_tokens": checkpoint,
             "actors_in_memory": memory,
         }
-        world = self.make(slots=slots, frames=frames, lag=lag, config=config)
+        world = self.make(slots=slots, frames=frames, lag=lag, dense=dense, config=config)
         self.session = Session(world)
         self.loop.run_until_complete(world.start())
         self.do(self.session.create("a", tuple(b"once"), 7))
@@ -328,6 +336,7 @@ class Life(RuleBasedStateMachine):
         seeded=rare,
         generation=generations,
         keyed=rare,
+        asked=st.booleans(),
     )
     @room
     @some
@@ -341,12 +350,13 @@ class Life(RuleBasedStateMachine):
         seeded: bool,
         generation: int | None,
         keyed: bool,
+        asked: bool,
     ) -> None:
         actor = self.pick(who)
         given = tuple(range(len(children))) if seeded else ()
         place = None if at is None else self.place(actor, at, bare)
         wanted = self.generation(actor, generation)
-        self.do(self.session.fork(actor, tuple(children), place, rng, given, wanted, keyed))
+        self.do(self.session.fork(actor, tuple(children), place, rng, given, wanted, keyed, asked))
 
     @rule(who=which, change=plain_rules, select=selections, generation=generations, keyed=rare)
     @some
@@ -391,14 +401,29 @@ class Life(RuleBasedStateMachine):
         mutation = Mutation(rule=kind, params=params, **select)
         self.do(self.session.mutate(self.pick(who), mutation, versions, None, keyed))
 
-    @rule(who=which, at=which, bare=st.booleans(), rng=rngs, generation=generations, keyed=rare)
+    @rule(
+        who=which,
+        at=which,
+        bare=st.booleans(),
+        rng=rngs,
+        generation=generations,
+        keyed=rare,
+        asked=st.booleans(),
+    )
     @some
     def rollback(
-        self, who: int, at: int, bare: bool, rng: Rng, generation: int | None, keyed: bool
+        self,
+        who: int,
+        at: int,
+        bare: bool,
+        rng: Rng,
+        generation: int | None,
+        keyed: bool,
+        asked: bool,
     ) -> None:
         actor = self.pick(who)
         place, wanted = self.place(actor, at, bare), self.generation(actor, generation)
-        self.do(self.session.rollback(actor, place, rng, wanted, keyed))
+        self.do(self.session.rollback(actor, place, rng, wanted, keyed, asked))
 
     # -- files -----------------------------------------------------------------------------------
     @rule(at=which)
@@ -440,6 +465,10 @@ class Life(RuleBasedStateMachine):
     @rule(who=which, at=st.integers(0, 79))
     def damage(self, who: int, at: int) -> None:
         self.do(self.session.damage(who, at))
+
+    @rule(grace_s=st.sampled_from([0.0, 0.0, 3.0]), dry_run=rare)
+    def gc(self, grace_s: float, dry_run: bool) -> None:
+        self.do(self.session.gc(grace_s, dry_run))
 
     # -- life of the process ---------------------------------------------------------------------
     @rule()

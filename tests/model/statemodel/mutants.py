@@ -92,14 +92,36 @@ def wrong_twin(world: World) -> None:
     """An actor wakes from any neighbour that has absorbed as many tokens."""
     residency = world.residency
 
-    def twin(actor: Any) -> Any:
+    def twin(wanted: tuple[int, int], besides: Any) -> Any:
         for other in residency.actors.values():
             idle = other.power.value == "idle" and other.slot is not None
-            if other is not actor and idle and actor.rest and other.absorbed == actor.rest:
+            if other is not besides and idle and wanted[1] and other.absorbed == wanted[1]:
                 return other
         return None
 
-    residency._twin = twin
+    residency.twin = twin
+
+
+def greedy_gc(world: World) -> None:
+    """A collection frees the bytes of an image that a place still names."""
+    sweep = world.catalog.sweep
+
+    async def take(*, grace_us: int) -> Any:
+        freed = await sweep(grace_us=grace_us)
+        return (*freed, *(await world.catalog.live_images())[:1])
+
+    world.catalog.sweep = take
+
+
+def cheap_talk(world: World) -> None:
+    """A dry run forgets the way to a place that has no image of its own."""
+    costs = world.visor._costs
+    stored = costs._stored
+
+    async def near(residency: Any, origin: Any, path: Any) -> Any:
+        return (await stored(residency, origin, path))._replace(absorbed=origin.position)
+
+    costs._stored = near
 
 
 def lost_slot(world: World) -> None:
@@ -127,5 +149,7 @@ MUTANTS: dict[str, Callable[[World], None]] = {
         lost_rule,
         wrong_twin,
         lost_slot,
+        greedy_gc,
+        cheap_talk,
     )
 }

@@ -16,10 +16,12 @@ from statevisor.guests.toy import BOS, EOS, POISON
 from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.commands import (
     Append,
+    CostView,
     CreateActor,
     DeleteActor,
     Evict,
     Fork,
+    Gc,
     Generate,
     Hibernate,
     ImportImage,
@@ -75,13 +77,18 @@ class Session:
         self.book = Book(Oracle())
         self.keyed: list[Keyed] = []
         self.files: list[tuple[bytes, Event]] = []
-        self.damaged: set[str] = set()  #: actors whose frames have a flipped bit
+        self.flipped: set[tuple[str, int]] = set()  #: actors and which bytes of their frames
         self.torn = False  #: whether an operation was cut off, so that garbage may be left
         self._keys = 0
 
     @property
     def visor(self) -> Any:
         return self.world.visor
+
+    @property
+    def damaged(self) -> set[str]:
+        """Actors whose frames are not what they were."""
+        return {actor_id for actor_id, _ in self.flipped}
 
     # -- what an operation may expect ------------------------------------------------------------
     def once(self, wanted: bool) -> Once | None:
@@ -148,7 +155,7 @@ class Session:
         """Wait for the end of everything and compare all there is with the model."""
         await self.world.quiet()
         frames = self.world.residency.frames
-        self.damaged = {key for key in self.damaged if frames.get(key) is not None}
+        self.flipped = {one for one in self.flipped if frames.get(one[0]) is not None}
         await check_world(self)
 
     # -- life of the process ---------------------------------------------------------------------
@@ -174,6 +181,36 @@ class Session:
                 meta = await self.world.images.get(image, memoryview(row))
                 assert meta.absorbed == record.position - 1, f"{actor.name}: a gap after a drain"
         await self.crash()
+
+    async def gc(self, grace_s: float, dry_run: bool) -> None:
+        """Take out what nothing needs; what is left must be whole."""
+        images = self.world.images
+        before = images.used_bytes
+        view = await self.visor.gc(Gc(grace_s=grace_s, dry_run=dry_run))
+        gone = [
+            one for one in self.book.actors.values() if one.deleted and not await self._kept(one)
+        ]
+        if dry_run:
+            assert (gone, images.used_bytes) == ([], before), "a dry run took something"
+            return
+        assert len(gone) == view.actors, "an actor is gone, or not, that was counted otherwise"
+        for actor in gone:
+            self.book.forget(actor)
+        for actor in gone:
+            assert not self.book.needed(actor), f"{actor.name} is gone, and others need it"
+        left = [one for one in self.book.actors.values() if one.deleted]
+        assert all(self.book.needed(one) for one in left), "an actor that nothing needs is kept"
+        self.keyed = [one for one in self.keyed if one.actor not in gone]
+        if not grace_s:
+            named = sum(one.length for one in await self.world.catalog.live_images())
+            assert images.used_bytes == named, "a collection leaves bytes without a name"
+
+    async def _kept(self, actor: Actor) -> bool:
+        try:
+            await self.world.catalog.version(f"{actor.id}@0")
+        except VersionNotFound:
+            return False
+        return True
 
     # -- actors ----------------------------------------------------------------------------------
     async def create(
@@ -401,7 +438,9 @@ class Session:
         command = Snapshot(actor=actor.id, tag=tag, wait=wait, if_generation=generation, once=once)
         here = await self.world.catalog.actor(actor.id)
         imaged = await self.world.catalog.image_at(here.segment, here.position) is not None
-        held = self._resident(actor) and here.position > 1
+        held = self.world.residency.actors.get(actor.id)
+        # what a cancelled prompt left pending has to be caught up in another slot
+        rests = held is not None and held.slot is not None and held.absorbed == held.rest > 0
 
         def expected() -> Version | None:
             named = None if tag is None else self.book.tags.get(tag)
@@ -411,8 +450,10 @@ class Session:
             made = self.book.snapshot(actor)
             if tag is not None:
                 self.book.tags[tag] = made
-            if wait and not imaged and (actor.event.poisoned or not (held or self._room())):
-                raise Refused(ActorQuarantined if actor.event.poisoned else NoFreeSlot)
+            if wait and not imaged and not (rests or self._room()):
+                raise Refused(NoFreeSlot)
+            if wait and not imaged and actor.event.poisoned:
+                raise Refused(ActorQuarantined)
             return made
 
         result = await self._run(lambda: self.visor.snapshot(command), expected)
@@ -446,7 +487,9 @@ class Session:
         seeds: tuple[int, ...],
         generation: int | None = None,
         keyed: bool = False,
+        asked: bool = False,
     ) -> None:
+        """Children; with `asked` the first is woken, and must cost what a dry run told."""
         once = self.once(keyed)
         command = Fork(
             actor=actor.id,
@@ -466,20 +509,23 @@ class Session:
                 raise Refused(ActorExists)
             return found
 
+        told = await self._told(command) if asked else None
         result = await self._run(lambda: self.visor.fork(command), expected)
         if isinstance(result, tuple):
             (event, at), views = result
             at = at or self.book.anchor(event)
             assert [view.record.name for view in views] == list(names)
-            told = [view.record.seed for view in views]
+            found = [view.record.seed for view in views]
             if seeds:
-                assert told == list(seeds)
+                assert found == list(seeds)
             elif rng is Rng.INHERIT:
-                assert told == [actor.seed] * len(names)
+                assert found == [actor.seed] * len(names)
             else:
-                assert len({*told, actor.seed}) == len(names) + 1, "a fork was not re-seeded"
+                assert len({*found, actor.seed}) == len(names) + 1, "a fork was not re-seeded"
             for view in views:
                 self.book.fork(view.record.id, view.record.name, event, at, view.record.seed, ())
+            if asked:
+                await self._paid(self.book.actors[views[0].record.id], told)
         self._keep(once, lambda: self.visor.fork(command), result, None)
 
     async def mutate(
@@ -523,6 +569,7 @@ class Session:
         rng: Rng,
         generation: int | None = None,
         keyed: bool = False,
+        asked: bool = False,
     ) -> None:
         once = self.once(keyed)
         command = Rollback(
@@ -543,6 +590,7 @@ class Session:
             self._generation(actor, generation)
             return found
 
+        told = await self._told(command) if asked else None
         result = await self._run(lambda: self.visor.rollback(command), expected)
         if isinstance(result, tuple):
             (event, at), view = result
@@ -550,7 +598,30 @@ class Session:
             seed = view.record.seed
             assert (seed == actor.seed) is (rng is Rng.INHERIT), "the seed of a rollback"
             self.book.rollback(actor, event, at, seed)
+            if asked:
+                await self._paid(actor, told)
         self._keep(once, lambda: self.visor.rollback(command), result, actor)
+
+    async def _told(self, command: Fork | Rollback) -> CostView | None:
+        """What a dry run tells; None if it is refused."""
+        try:
+            view: CostView = await self.visor.cost(command)
+        except StatevisorError:
+            return None
+        return view
+
+    async def _paid(self, actor: Actor, told: CostView | None) -> None:
+        """The first touch of an actor that has just come to its place costs what was told."""
+        assert told is not None, "a dry run refused what was done"
+        assert told.position == actor.position
+        assert told.tokens <= told.bound_tokens
+        counts, free = self.world.meter.counts, self.world.residency.slots.free
+        before = counts["replayed_tokens_total"]
+        await self.resume(actor)
+        paid = counts["replayed_tokens_total"] - before
+        # without a free slot somebody was moved for it, maybe the very one it was to be copied from
+        if free and not actor.event.poisoned:
+            assert paid == told.tokens, f"{paid} tokens replayed: {told}"
 
     # -- files -----------------------------------------------------------------------------------
     async def _imaged(self, version: Version) -> bool:
@@ -668,7 +739,7 @@ class Session:
         if framed:
             actor = framed[which % len(framed)]
             self.world.frame(actor.id)[at % ROW_BYTES] ^= 1
-            self.damaged ^= {actor.id}
+            self.flipped ^= {(actor.id, at % ROW_BYTES)}
             if at % 2:
                 await self.resume(actor)
 

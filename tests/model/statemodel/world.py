@@ -6,6 +6,7 @@ import asyncio
 import random
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from statemodel.oracle import ROW_BYTES
 from statevisor.guests.toy import ToyGuest
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import Unavailable
+from statevisor.hypervisor.retention import DENSE
 from statevisor.hypervisor.visor import Visor
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.host import HostTier
@@ -41,11 +43,16 @@ class Clock:
         return self.seconds
 
 
-class Silent:
-    """A meter that nobody reads."""
+class Tally:
+    """A meter that adds up what is counted."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
 
     def observe(self, name: str, value: float, **labels: str) -> None: ...
-    def count(self, name: str, n: float = 1, **labels: str) -> None: ...
+
+    def count(self, name: str, n: float = 1, **labels: str) -> None:
+        self.counts[name] += int(n)
 
 
 class Lagging:
@@ -97,12 +104,14 @@ class World:
     slots: int = 2
     frames: int = 1
     lag: int = 0
+    dense: int = DENSE  #: behind its newest image, where a segment's images all stay
     config: dict[str, Any] = field(default_factory=dict)
     #: Changes a hypervisor that is about to start; the negative controls are such changes.
     spoil: Callable[[World], None] = lambda world: None
 
     def __post_init__(self) -> None:
         self.clock = Clock()
+        self.meter = Tally()
         self.visor: Visor
 
     async def start(self) -> None:
@@ -117,8 +126,9 @@ class World:
             frames=lambda memory, row: HostTier(memory, row, checksum=zlib.crc32),
             config=VisorConfig(**settings),
             clock=self.clock,
-            meter=Silent(),
+            meter=self.meter,
         )
+        self.visor._housekeeping._collector._dense = self.dense
         self.spoil(self)
         await self.visor.start(self.incarnation)
 
