@@ -72,11 +72,11 @@ class Recording:
         """
         assert self._compiled or stop is None
         log = self._base / f"log-{number}"
+        order = {"guest": "toy"} | order
         order |= {
             "folder": str(self.root / "data"),
             "acks": str(self.root / ACKS),
             "number": number,
-            "guest": "toy",
         }
         environment = dict(os.environ)
         if self._compiled:

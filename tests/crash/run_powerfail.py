@@ -25,6 +25,7 @@ import life  # isort: skip
 import recording  # isort: skip
 from mutants import MUTANTS  # isort: skip
 from oracle import Oracle  # isort: skip
+from run_kill import tiny_model  # isort: skip
 from stories import Stories  # isort: skip
 
 PER_RUN = 100  #: states of one recorded run
@@ -33,10 +34,12 @@ PER_RUN = 100  #: states of one recorded run
 class Bench:
     """Opens states one after the other."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, guest: str = "toy") -> None:
+        """`guest`: `toy`, or the folder of a checkpoint."""
         self._base = base
-        self._guest = life.make_guest("toy")
-        self.oracle = Oracle(life.make_guest("toy"))
+        self.kind = guest
+        self._guest = life.make_guest(guest)
+        self.oracle = Oracle(life.make_guest(guest), 1 if guest == "toy" else 64)
         self.count: Counter[str] = Counter()
         self.faults: list[str] = []
 
@@ -49,7 +52,14 @@ class Bench:
         (folder / "data").mkdir(parents=True, exist_ok=True)
         try:
             report = asyncio.run(
-                checks.check(folder / "data", stories, self._guest, self.oracle, lives=1)
+                checks.check(
+                    folder / "data",
+                    stories,
+                    self._guest,
+                    self.oracle,
+                    lives=1,
+                    images=None if self.kind == "toy" else 6,
+                )
             )
         finally:
             shutil.rmtree(folder)
@@ -94,8 +104,9 @@ def sample(
     rng = random.Random(number)
     run = recording.Recording(base / f"run-{number}")
     if number % 3 == 1:
-        run.live(1000 + number, steps=500, stop=rng.randrange(500, 1500), mutant=mutant)
-    run.live(number, steps=steps, mutant=mutant, end=number % 3 == 2)
+        stop = rng.randrange(500, 1500)
+        run.live(1000 + number, steps=500, stop=stop, mutant=mutant, guest=bench.kind)
+    run.live(number, steps=steps, mutant=mutant, end=number % 3 == 2, guest=bench.kind)
     missed = recording.differences(run)
     assert not missed, f"the recording does not explain {missed}"
     bench.count["runs"] += 1
@@ -103,38 +114,51 @@ def sample(
     shutil.rmtree(base / f"run-{number}")
 
 
+def fill(bench: Bench, base: Path, states: int, mutant: str | None, share: int = PER_RUN) -> int:
+    """Open so many states, `share` of each recorded run, say what came of it, count the faults."""
+    began, number = time.monotonic(), 0
+    while bench.count["states"] < states:
+        left = states - bench.count["states"]
+        sample(bench, base, number, min(share, left), mutant)
+        number += 1
+        if mutant and bench.faults:
+            break
+    count = "  ".join(f"{key} {value}" for key, value in sorted(bench.count.items()))
+    kind = "toy" if bench.kind == "toy" else "real guest"
+    sys.stdout.write(
+        f"power fails, {kind}  faults {len(bench.faults)}  {count}  "
+        f"{time.monotonic() - began:.0f} s\n"
+    )
+    for fault in bench.faults[:5]:
+        sys.stdout.write(f"    {fault}\n")
+    sys.stdout.flush()
+    return len(bench.faults)
+
+
 def main() -> int:
     """Open the states; 0 if nothing was found, or, with a mutant, if it was."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--states", type=int, default=2000)
+    parser.add_argument("--model-states", type=int, default=60, help="of lives of the real guest")
     parser.add_argument("--mutant", choices=MUTANTS, help="build a fault in and look for it")
     parser.add_argument("--folder", type=Path, help="where to work; default: in memory")
     options = parser.parse_args()
     if recording.compiler() is None:
         sys.stdout.write("no C compiler (cc, gcc or clang): the recorder cannot be built\n")
         return 2
-    began, number = time.monotonic(), 0
     memory = Path("/dev/shm")  # a crash state needs no disk of its own
     where = options.folder or (memory if os.access(memory, os.W_OK) else None)
+    found = 0
     with tempfile.TemporaryDirectory(dir=where) as name:
         base = Path(name)
-        bench = Bench(base)
-        while bench.count["states"] < options.states:
-            left = options.states - bench.count["states"]
-            sample(bench, base, number, min(PER_RUN, left), options.mutant)
-            number += 1
-            if options.mutant and bench.faults:
-                break
-    count = "  ".join(f"{key} {value}" for key, value in sorted(bench.count.items()))
-    seconds = time.monotonic() - began
-    sys.stdout.write(f"power fails  faults {len(bench.faults)}  {count}  {seconds:.0f} s\n")
-    for fault in bench.faults[:5]:
-        sys.stdout.write(f"    {fault}\n")
+        found += fill(Bench(base), base, options.states, options.mutant)
+        if options.model_states and not options.mutant:
+            model = tiny_model(base / "model")
+            found += fill(Bench(base, str(model)), base, options.model_states, None, share=20)
     if options.mutant:
-        caught = "caught" if bench.faults else "NOT CAUGHT"
-        sys.stdout.write(f"mutant {options.mutant!r}: {caught}\n")
-        return 0 if bench.faults else 1
-    return 1 if bench.faults else 0
+        sys.stdout.write(f"mutant {options.mutant!r}: {'caught' if found else 'NOT CAUGHT'}\n")
+        return 0 if found else 1
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
