@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from statevisor.hypervisor.batcher import Batcher
-from statevisor.hypervisor.catalog_port import Catalog
+from statevisor.hypervisor.catalog_port import Catalog, VersionQuery
 from statevisor.hypervisor.commands import (
     DiffView,
     LineageView,
@@ -15,12 +15,15 @@ from statevisor.hypervisor.commands import (
     VerifyView,
 )
 from statevisor.hypervisor.errors import InvalidRequest, VersionNotFound
+from statevisor.hypervisor.recipes import Recipes, RecipeView
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks
 
 #: Most nodes of one lineage answer.
 _NODES = 10_000
+#: Nodes of one part of a walk.
+_PART = 500
 
 
 class Library:
@@ -30,6 +33,7 @@ class Library:
         self._roster = roster
         self._tasks = tasks
         self._catalog = catalog
+        self._recipes = Recipes(catalog)
 
     async def versions(
         self, key: str, after: int | None = None, limit: int = 50
@@ -37,6 +41,20 @@ class Library:
         """One page of an actor's versions, oldest first."""
         record = await self._catalog.actor(key)
         return await self._catalog.versions(record.id, after, limit)
+
+    async def search(self, query: VersionQuery) -> tuple[tuple[VersionRecord, ...], bool]:
+        """One page of all versions under filters, in the order of their creation."""
+        return await self._catalog.search(query)
+
+    async def head(self, key: str, at_us: int | None) -> VersionRecord:
+        """The version an actor stands at, or stood at then. Raises: VersionNotFound."""
+        record = await self._catalog.actor(key)
+        if at_us is None:
+            return await self._catalog.version(f"{record.id}@{record.head}")
+        found = await self._catalog.as_of(record.id, at_us)
+        if found is None:
+            raise VersionNotFound(f"{record.name} did not exist yet")
+        return found
 
     async def transcript(
         self, key: str, start: int | None = None, stop: int | None = None
@@ -66,14 +84,34 @@ class Library:
         self, key: str, direction: str = "ancestors", depth: int = 100
     ) -> LineageView:
         """The graph around an actor's head or a version."""
-        handle = key
-        if "@" not in key:
-            record = await self._catalog.actor(key)
-            handle = f"{record.id}@{record.head}"
+        handle = await self._handle(key)
         nodes, edges, cut = await self._catalog.lineage(handle, direction, depth, _NODES)
         return LineageView(
             nodes=nodes, edges=tuple((a, b, op.value) for a, b, op in edges), truncated=cut
         )
+
+    async def walk(self, key: str, direction: str) -> AsyncIterator[LineageView]:
+        """All that lies around an actor's head or a version, in parts; none waits for another."""
+        handle = await self._handle(key)
+        ways = ("ancestors", "descendants") if direction == "both" else (direction,)
+        for way in ways:
+            start: str | Sequence[int] = handle
+            while start:
+                part = await self._catalog.walk(start, way, _PART)
+                again = start == handle and way != ways[0]
+                yield LineageView(
+                    nodes=part.nodes[1:] if again else part.nodes,
+                    edges=tuple((a, b, op.value) for a, b, op in part.edges),
+                    truncated=False,
+                )
+                start = part.rest
+
+    async def _handle(self, key: str) -> str:
+        """A version's handle as it is, an actor as that of its head."""
+        if "@" in key:
+            return key
+        record = await self._catalog.actor(key)
+        return f"{record.id}@{record.head}"
 
     async def diff(self, a: str, b: str) -> DiffView:
         """Compare two versions of one model."""
@@ -103,6 +141,16 @@ class Library:
         version = await self._catalog.version(handle)
         record = await self._catalog.actor(version.actor_id)
         return await self._tasks.whole(self._roster.history(record).verify(version))
+
+    async def recipe(self, handle: str, *, whole: bool) -> RecipeView:
+        """What makes a version again."""
+        version = await self._catalog.version(handle)
+        record = await self._catalog.actor(version.actor_id)
+        return await self._recipes.of(version, record.model, whole=whole)
+
+    async def is_ancestor(self, a: str, b: str) -> bool:
+        """Whether version b comes from version a, or is it."""
+        return await self._catalog.is_ancestor(a, b)
 
     async def common_ancestor(self, a: str, b: str) -> VersionRecord:
         """The newest version both descend from. Raises: VersionNotFound."""

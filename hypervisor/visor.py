@@ -8,12 +8,12 @@ never leaves half an operation behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from statevisor.hypervisor.batcher import Batcher, FrameMaker, make_batcher
 from statevisor.hypervisor.branches import Branches
-from statevisor.hypervisor.catalog_port import Catalog
+from statevisor.hypervisor.catalog_port import Catalog, VersionQuery
 from statevisor.hypervisor.commands import (
     ActorView,
     Append,
@@ -58,6 +58,7 @@ from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.image_ports import Archive, Images
 from statevisor.hypervisor.library import Library
 from statevisor.hypervisor.ports import Clock, Guest, Meter
+from statevisor.hypervisor.recipes import RecipeView
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.registry import Registry
 from statevisor.hypervisor.roster import Roster
@@ -290,6 +291,14 @@ class Visor:
         """One page of an actor's versions, oldest first, and whether more follow."""
         return await self._library.versions(key, after, limit)
 
+    async def search(self, query: VersionQuery) -> tuple[tuple[VersionRecord, ...], bool]:
+        """One page of all versions under filters, oldest first, and whether more follow."""
+        return await self._library.search(query)
+
+    async def head(self, key: str, at_us: int | None = None) -> VersionRecord:
+        """The version an actor stands at, or stood at then. Raises: VersionNotFound."""
+        return await self._library.head(key, at_us)
+
     async def transcript(
         self, key: str, start: int | None = None, stop: int | None = None
     ) -> TranscriptView:
@@ -301,6 +310,10 @@ class Visor:
     ) -> LineageView:
         """The graph around an actor's head or a version."""
         return await self._library.lineage(key, direction, depth)
+
+    def walk(self, key: str, direction: str) -> AsyncIterator[LineageView]:
+        """The whole graph around an actor's head or a version, in parts."""
+        return self._library.walk(key, direction)
 
     async def version(self, handle: str, *, wait: bool = False) -> VersionRecord:
         """One version by handle or tag; `wait` has its image written first."""
@@ -317,6 +330,14 @@ class Visor:
     async def verify(self, handle: str) -> VerifyView:
         """Derive a version again and compare digests."""
         return await self._library.verify(handle)
+
+    async def recipe(self, handle: str, *, whole: bool = False) -> RecipeView:
+        """What makes a version again: from the last image before it, or from the beginning."""
+        return await self._library.recipe(handle, whole=whole)
+
+    async def is_ancestor(self, a: str, b: str) -> bool:
+        """Whether version b comes from version a, or is it."""
+        return await self._library.is_ancestor(a, b)
 
     async def common_ancestor(self, a: str, b: str) -> VersionRecord:
         """The newest version both descend from. Raises: VersionNotFound."""

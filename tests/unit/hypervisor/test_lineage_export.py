@@ -4,7 +4,14 @@ import re
 import pytest
 
 from statevisor.hypervisor.commands import LineageView
-from statevisor.hypervisor.lineage_export import dot, mermaid, prov
+from statevisor.hypervisor.lineage_export import (
+    dot,
+    dot_stream,
+    mermaid,
+    mermaid_stream,
+    prov,
+    prov_stream,
+)
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
 
@@ -106,3 +113,69 @@ def test_an_empty_graph_is_still_a_document():
     assert dot(empty).endswith("}\n")
     assert mermaid(empty) == "flowchart LR\n"
     assert prov(empty) == {"prefix": {"sv": "urn:statevisor:"}}
+
+
+@pytest.fixture
+def walk(view):
+    """The graph of `view` in parts, none of which is cut; the edge from nowhere comes last."""
+
+    async def parts():
+        for node in view.nodes:
+            edges = tuple(edge for edge in view.edges if edge[1] == node.handle)
+            yield LineageView(nodes=(node,), edges=edges, truncated=False)
+
+    return parts
+
+
+async def text(stream):
+    return "".join([piece async for piece in stream])
+
+
+def whole(view):
+    """The same graph in the order of the parts."""
+    edges = [edge for node in view.nodes for edge in view.edges if edge[1] == node.handle]
+    return LineageView(nodes=view.nodes, edges=tuple(edges), truncated=False)
+
+
+async def test_a_stream_of_dot_says_what_the_whole_says(view, walk):
+    streamed, told = await text(dot_stream(walk())), dot(whole(view))
+    assert sorted(streamed.splitlines()) == sorted(told.splitlines())
+    assert streamed.startswith("digraph lineage {\n")
+    assert streamed.endswith("}\n")
+
+
+async def test_a_stream_of_mermaid_says_what_the_whole_says(view, walk):
+    lines = (await text(mermaid_stream(walk()))).splitlines()
+    assert lines[0] == "flowchart LR"
+    nodes = dict(
+        found.groups() for line in lines if (found := re.match(r'  (\w+)\["([^<"]*)', line))
+    )
+    assert sorted(nodes.values()) == ["alice@0", "alice@1", "bob@0"]
+    by_handle = {handle: name for name, handle in nodes.items()}
+    assert f"  {by_handle['alice@1']} -->|fork| {by_handle['bob@0']}" in lines
+    assert len(lines) == 1 + len(view.nodes) + len(view.edges)
+
+
+@pytest.mark.parametrize("names", [("a.b", "a_2e_b"), ("a-1", "a.1"), ("A", "a")])
+async def test_no_two_handles_are_one_node_of_mermaid(names):
+    async def parts():
+        nodes = tuple(version(name, 0) for name in names)
+        yield LineageView(nodes=nodes, edges=(), truncated=False)
+
+    lines = (await text(mermaid_stream(parts()))).splitlines()
+    assert len({line.split("[")[0] for line in lines[1:]}) == 2
+
+
+async def test_a_stream_of_prov_is_the_whole_document(view, walk):
+    told = prov(whole(view))
+    del told["entity"]["sv:eve@5"]  # a walk goes on until nobody is a stranger
+    assert json.loads(await text(prov_stream(walk))) == told
+
+
+async def test_a_stream_of_nothing_is_still_a_document():
+    async def parts():
+        for view in ():
+            yield view
+
+    assert json.loads(await text(prov_stream(parts))) == {"prefix": {"sv": "urn:statevisor:"}}
+    assert (await text(dot_stream(parts()))).endswith("}\n")
