@@ -58,7 +58,8 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
         url = _address(runner)
         if server.port_file is not None:
             _announce(server.port_file, url)
-        log.info("listening", url=url, model=settings.model, data=str(settings.data))
+        log.info("listening", url=url)
+        log.info("loading", model=settings.model, data=str(settings.data))
         async with AsyncExitStack() as machine:
             visor = machine.enter_async_context(powered(settings, host.meter))
             if not await _ends_before(stop, loading := asyncio.create_task(visor)):

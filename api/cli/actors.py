@@ -108,10 +108,12 @@ def rename(remote: Remote, actor: ActorName, name: str) -> None:
 def label(
     remote: Remote,
     actor: ActorName,
-    labels: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
+    labels: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="None: it has none.")
+    ] = None,
 ) -> None:
     """Replace an actor's labels."""
-    _patch(remote, actor, labels=pairs(labels))
+    _patch(remote, actor, labels=pairs(labels) or {})
 
 
 def _patch(remote: Remote, actor: str, **change: Any) -> None:

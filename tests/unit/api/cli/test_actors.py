@@ -74,6 +74,18 @@ def test_pin_and_unpin_patch_the_actor(server: Any, cli: Any, shapes: Any) -> No
     assert [asked.body for asked in server.asked] == [{"pinned": True}, {"pinned": False}]
 
 
+def test_label_replaces_all_labels_and_none_clears_them(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer("PATCH", "/v1/actors/alice", shapes.actor("alice"))
+
+    cli("label", "alice", "team=red", "x=1")
+    cli("label", "alice")
+
+    assert [asked.body for asked in server.asked] == [
+        {"labels": {"team": "red", "x": "1"}},
+        {"labels": {}},
+    ]
+
+
 def test_rm_deletes_each_and_stops_at_the_first_failure(server: Any, cli: Any) -> None:
     server.answer("DELETE", "/v1/actors/alice", status=204)
     server.refuse("DELETE", "/v1/actors/bob", 404, "actor_not_found")
