@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class Server:
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait for what the server does on its own."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(20):
             while not await condition():  # noqa: ASYNC110 - any state, not an event
                 await asyncio.sleep(0.005)
 
@@ -100,6 +100,17 @@ class SlowToy(ToyGuest):
     def step(self, plan: Any) -> Any:
         SlowToy.gate()
         return super().step(plan)
+
+
+async def _either(server: asyncio.Task[None], waiting: Coroutine[Any, Any, None]) -> None:
+    """Wait, but not for a server that has ended: what it had accepted stays open, unanswered."""
+    waiter = asyncio.create_task(waiting)
+    await asyncio.wait({server, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    if server.done():
+        waiter.cancel()
+        await asyncio.wait({waiter})
+        await server
+    await waiter
 
 
 Boot = Callable[..., Any]
@@ -137,10 +148,8 @@ def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Boot:
             if task.done():
                 await task
             made = Server(json.loads(port_file.read_text())["url"], session, task, stop)
-            while ready and not await made.ready():
-                if task.done():
-                    await task
-                await asyncio.sleep(0.005)
+            if ready:
+                await _either(task, made.until(made.ready))
             try:
                 yield made
             finally:
