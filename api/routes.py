@@ -14,9 +14,16 @@ from statevisor.api.wire import ListObject
 from statevisor.api.wire_actors import ActorObject, CostObject
 from statevisor.api.wire_admin import BackupObject, FsckObject, GcObject
 from statevisor.api.wire_models import ModelObject, TextObject, TokensObject
+from statevisor.api.wire_recipes import RecipeObject
 from statevisor.api.wire_tiers import DrainObject, EvictObject, TierObject
 from statevisor.api.wire_turns import CancelledObject, TranscriptObject, TurnObject
-from statevisor.api.wire_versions import DiffObject, LineageObject, VerifyObject, VersionObject
+from statevisor.api.wire_versions import (
+    AncestryObject,
+    DiffObject,
+    LineageObject,
+    VerifyObject,
+    VersionObject,
+)
 
 ROUTES: tuple[Route, ...] = (
     # -- actors
@@ -100,6 +107,8 @@ ROUTES: tuple[Route, ...] = (
         answer=ListObject,
         items=VersionObject,
     ),
+    Route("GET", "/v1/actors/{a}/head", versions.head, "actors", answer=VersionObject),
+    Route("GET", "/v1/versions", versions.search, "actors", answer=ListObject, items=VersionObject),
     Route(
         "POST",
         "/v1/versions/import",
@@ -118,6 +127,7 @@ ROUTES: tuple[Route, ...] = (
         "actors",
         media=("application/octet-stream",),
     ),
+    Route("GET", "/v1/versions/{v}/recipe", versions.recipe, "actors", answer=RecipeObject),
     Route("POST", "/v1/versions/{v}/verify", versions.verify, "actors", answer=VerifyObject),
     # -- lineage
     Route(
@@ -126,7 +136,7 @@ ROUTES: tuple[Route, ...] = (
         lineage.around,
         "actors",
         answer=LineageObject,
-        media=("text/vnd.graphviz", "text/plain"),
+        media=("text/vnd.graphviz", "text/plain", "application/x-ndjson"),
     ),
     Route(
         "GET",
@@ -134,7 +144,7 @@ ROUTES: tuple[Route, ...] = (
         lineage.around_version,
         "actors",
         answer=LineageObject,
-        media=("text/vnd.graphviz", "text/plain"),
+        media=("text/vnd.graphviz", "text/plain", "application/x-ndjson"),
     ),
     Route(
         "GET",
@@ -143,6 +153,7 @@ ROUTES: tuple[Route, ...] = (
         "actors",
         answer=VersionObject,
     ),
+    Route("GET", "/v1/lineage/is-ancestor", lineage.is_ancestor, "actors", answer=AncestryObject),
     Route("GET", "/v1/lineage/blame", lineage.blame, "actors", answer=VersionObject | None),
     # -- tiers
     Route("GET", "/v1/tiers", tiers.usage, "actors", answer=ListObject, items=TierObject),

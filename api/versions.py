@@ -8,6 +8,8 @@ from blake3 import blake3
 
 from statevisor.api.call import Call, Reply
 from statevisor.api.wire import NoQuery, Nothing, listing
+from statevisor.api.wire_recipes import RecipeQuery, recipe_object
+from statevisor.api.wire_search import HeadQuery, SearchQuery, microseconds
 from statevisor.api.wire_versions import (
     ImportQuery,
     MutateBody,
@@ -49,6 +51,24 @@ async def of_actor(call: Call[Nothing, VersionsQuery]) -> Reply:
     if query.stop is not None and any(record.seq >= query.stop for record in found):
         found, has_more = tuple(r for r in found if r.seq < query.stop), False
     return Reply(value=listing([version_object(record) for record in found], "handle", has_more))
+
+
+async def search(call: Call[Nothing, SearchQuery]) -> Reply:
+    """List versions of all actors, in the order of their creation."""
+    found, has_more = await call.visor.search(call.query.query())
+    return Reply(value=listing([version_object(record) for record in found], "handle", has_more))
+
+
+async def head(call: Call[Nothing, HeadQuery]) -> Reply:
+    """The version an actor stands at, or stood at then."""
+    found = await call.visor.head(call.path("a"), microseconds(call.query.at))
+    return Reply(value=version_object(found))
+
+
+async def recipe(call: Call[Nothing, RecipeQuery]) -> Reply:
+    """What makes a version again: a state to begin with, tokens, rules."""
+    view = await call.visor.recipe(call.path("v"), whole=call.query.whole)
+    return Reply(value=recipe_object(view))
 
 
 async def read(call: Call[Nothing, WaitQuery]) -> Reply:

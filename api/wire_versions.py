@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -11,6 +11,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from typing_extensions import TypedDict
 
@@ -131,6 +132,13 @@ class LineageQuery(Query):
     direction: Literal["ancestors", "descendants", "both"] = "both"
     depth: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     format: Literal["json", "dot", "mermaid", "prov"] = "json"
+    stream: Annotated[bool, Field(description="all of it, written as it is read")] = False
+
+    @model_validator(mode="after")
+    def _all_or_some(self) -> Self:
+        if self.stream and "depth" in self.model_fields_set:
+            raise ValueError("a stream is the whole graph: leave depth out")
+        return self
 
 
 class PairQuery(Query):
@@ -197,6 +205,15 @@ class LineageObject(TypedDict):
     nodes: list[VersionObject]
     edges: list[EdgeObject]
     truncated: bool
+
+
+class AncestryObject(TypedDict):
+    """Whether one version comes from another."""
+
+    object: Literal["ancestry"]
+    a: str
+    b: str
+    is_ancestor: bool
 
 
 class FamilyDiffObject(TypedDict):

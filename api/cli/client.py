@@ -118,10 +118,12 @@ class Client:
                 yield event
 
     @contextmanager
-    def download(self, route: str) -> Iterator[tuple[int | None, Iterator[bytes]]]:
+    def download(
+        self, route: str, query: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[int | None, Iterator[bytes]]]:
         """The length, where the server says it, and the bytes in chunks."""
         headers = {"Accept": "application/octet-stream, application/json"}
-        with self._exchange("GET", route, headers=headers) as answer:
+        with self._exchange("GET", route, query=query, headers=headers) as answer:
             yield answer.length, self._chunks(answer)
 
     def upload(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from statevisor.api.cli.arguments import VersionName
 from statevisor.api.cli.client import Client, fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
+from statevisor.hypervisor.errors import InvalidRequest
 
 
 class Format(StrEnum):
@@ -20,6 +22,7 @@ class Format(StrEnum):
     TREE = "tree"
     DOT = "dot"
     MERMAID = "mermaid"
+    PROV = "prov"
     JSON = "json"
 
 
@@ -41,6 +44,9 @@ def lineage(
     form: Annotated[Format, typer.Option("--format")] = Format.TREE,
     direction: Annotated[Direction, typer.Option()] = Direction.FAMILY,
     depth: Annotated[int | None, typer.Option(min=1, help="Steps at most.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="However large: not for a tree. JSON: an object a line.")
+    ] = False,
 ) -> None:
     """Draw where an actor or a version comes from, and what came of it."""
     route = around(start)
@@ -48,7 +54,12 @@ def lineage(
     if direction is Direction.FAMILY:
         route = around(beginning(remote.client, start))
         asked["direction"] = Direction.DESCENDANTS
-    if form in (Format.DOT, Format.MERMAID):
+    if whole:
+        if form is Format.TREE:
+            raise InvalidRequest("a tree is not drawn of everything", hint="Choose a --format.")
+        _copy(remote.client, route, {**asked, "format": form, "stream": "true"})
+        return
+    if form in (Format.DOT, Format.MERMAID, Format.PROV):
         typer.echo(remote.client.text(route, {**asked, "format": form}).rstrip("\n"))
         return
     graph = remote.client.get(route, {**asked, "format": "json"})
@@ -58,6 +69,14 @@ def lineage(
         typer.echo(json.dumps(graph, indent=2, ensure_ascii=False))
     else:
         remote.show(graph, tree)
+
+
+def _copy(client: Client, route: str, asked: Mapping[str, Any]) -> None:
+    """Write an answer to stdout while it arrives."""
+    with client.download(route, asked) as (_, pieces):
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
 
 
 def around(start: str) -> str:
@@ -141,7 +160,18 @@ def blame(
     remote.show(found, lambda made: facts(made) if made else ["no mutation touched it"])
 
 
+def is_ancestor(
+    remote: Remote,
+    ancestor: VersionName,
+    version: Annotated[str, typer.Argument(metavar="OTHER", help="A handle, or a tag.")],
+) -> None:
+    """Say whether OTHER comes from VERSION, or is it."""
+    found = remote.client.get("/v1/lineage/is-ancestor", {"a": ancestor, "b": version})
+    remote.show(found, lambda told: ["yes" if told["is_ancestor"] else "no"])
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's commands."""
     command(app, "lineage")(lineage)
     command(app, "blame")(blame)
+    command(app, "is-ancestor")(is_ancestor)

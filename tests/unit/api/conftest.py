@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from statevisor.hypervisor import commands as c
 from statevisor.hypervisor.catalog_port import Finding
 from statevisor.hypervisor.plan import Logprobs
 from statevisor.hypervisor.ports import FamilyDiff
-from statevisor.hypervisor.records import ActorRecord, VersionRecord
+from statevisor.hypervisor.recipes import RecipeView, RuleStep
+from statevisor.hypervisor.records import ActorRecord, ImageRef, TokenRun, VersionRecord
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.vocab import Bound, FinishReason, Op, Source, Tier
 
@@ -118,6 +119,39 @@ ANSWERS: Mapping[str, Any] = {
     "export": b"safetensors bytes",
     "verify": c.VerifyView(ok=True, checked=9, digest="blake3:ab", expected=None),
     "import_image": VERSION,
+    "search": ((VERSION,), False),
+    "head": VERSION,
+    "is_ancestor": True,
+    "recipe": RecipeView(
+        version=VERSION,
+        model="demo",
+        start=ImageRef(
+            digest="blake3:cd",
+            nbytes=9,
+            slab=0,
+            offset=0,
+            length=4096,
+            layout="l",
+            weights="w",
+            build="b",
+        ),
+        position=7,
+        steps=(
+            TokenRun(position=7, kind="prompt", tokens=(1, 2)),
+            RuleStep(
+                position=9,
+                version="alice@4",
+                rule="blend",
+                rule_version=1,
+                params={"weights": [0.5]},
+                select={},
+                others=("bob@1",),
+                before="blake3:ef",
+                digest=None,
+                build="b",
+            ),
+        ),
+    ),
     "common_ancestor": VERSION,
     "blame": None,
     "tiers": (
@@ -185,6 +219,7 @@ class ScriptedVisor:
     streams: list[TurnStream] = field(default_factory=list)
     script: Callable[[TurnStream], None] | None = None
     ready: bool = True
+    parts: list[Any] = field(default_factory=lambda: [ANSWERS["lineage"]] * 3)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name not in self.answers:
@@ -208,6 +243,13 @@ class ScriptedVisor:
         self.streams.append(stream)
         (self.script or say_hi)(stream)
         return stream
+
+    async def walk(self, key: str, direction: str) -> AsyncIterator[c.LineageView]:
+        self.calls.append(("walk", (key, direction), {}))
+        for view in self.parts:
+            if isinstance(view, Exception):
+                raise view
+            yield view
 
     def stats(self) -> dict[str, float]:
         return {"requests_running": 1, "slots_free": 6, "slots_used": 2, "actors_idle": 2}

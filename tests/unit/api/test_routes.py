@@ -10,8 +10,9 @@ from statevisor.api.codec import JSON, MSGPACK
 from statevisor.api.wire import Nothing
 from statevisor.api.wire_versions import version_object
 from statevisor.hypervisor import commands as c
+from statevisor.hypervisor.catalog_port import VersionQuery
 from statevisor.hypervisor.ports import Mutation
-from statevisor.hypervisor.vocab import Rng, Tier
+from statevisor.hypervisor.vocab import Op, Rng, Tier
 
 #: One request per route: path, body, status, the command or arguments that reach the visor.
 CASES = {
@@ -55,6 +56,14 @@ CASES = {
     "versions_read": ("/v1/versions/alice@4", None, "alice@4"),
     "versions_diff": ("/v1/versions/alice%404/diff/tag", None, "alice@4"),
     "versions_export": ("/v1/versions/alice@4/export", None, "alice@4"),
+    "versions_search": (
+        "/v1/versions?label=k=v&op=fork",
+        None,
+        VersionQuery(label=("k", "v"), op=Op.FORK),
+    ),
+    "versions_head": ("/v1/actors/a/head?at=2026-01-02T03:04:05.000006Z", None, "a"),
+    "versions_recipe": ("/v1/versions/alice@4/recipe?whole=true", None, "alice@4"),
+    "lineage_is_ancestor": ("/v1/lineage/is-ancestor?a=x@1&b=y@2", None, "x@1"),
     "versions_verify": ("/v1/versions/alice@4/verify", None, "alice@4"),
     "lineage_around": ("/v1/actors/a/lineage?direction=both&depth=3", None, "a"),
     "lineage_around_version": ("/v1/versions/alice@4/lineage", None, "act_1@4"),

@@ -81,3 +81,21 @@ def test_blame_says_when_nothing_touched_the_layer(server: Any, cli: Any) -> Non
 
     assert (ran.code, ran.out) == (0, "no mutation touched it\n")
     assert server.asked[0].query == {"v": "alice@1", "layer": "2"}
+
+
+def test_all_of_a_graph_is_copied_as_it_comes(server: Any, cli: Any) -> None:
+    server.answer("GET", "/v1/actors/alice/lineage", raw=b'{"object":"edge"}\n' * 3)
+
+    words = ("lineage", "alice", "--direction", "both", "--format", "json", "--all")
+
+    assert cli(*words).code == 0
+    assert server.asked[0].query == {"direction": "both", "format": "json", "stream": "true"}
+    assert cli("lineage", "alice", "--direction", "both", "--all").code == 2
+
+
+@pytest.mark.parametrize(("told", "word"), [(True, "yes"), (False, "no")])
+def test_ancestry_is_told(server: Any, cli: Any, told: bool, word: str) -> None:
+    server.answer("GET", "/v1/lineage/is-ancestor", {"a": "a@1", "b": "t", "is_ancestor": told})
+
+    assert cli("is-ancestor", "a@1", "t").out == f"{word}\n"
+    assert server.asked[0].query == {"a": "a@1", "b": "t"}
