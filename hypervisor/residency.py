@@ -7,6 +7,7 @@ replayed from the journal.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,7 +23,7 @@ from statevisor.hypervisor.errors import (
     IncompatibleImage,
     NoFreeSlot,
 )
-from statevisor.hypervisor.image_ports import HostFrames, Images
+from statevisor.hypervisor.image_ports import HostFrames, ImageMeta, Images
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
 from statevisor.hypervisor.loop import NotFinite, StepLoop
@@ -34,6 +35,8 @@ from statevisor.hypervisor.slots import SlotTable
 from statevisor.hypervisor.staging import ROWS, Staging
 from statevisor.hypervisor.states import Row, States
 from statevisor.hypervisor.vocab import Tier
+
+log = logging.getLogger(__name__)
 
 NOT_FINITE = "the state is not finite"
 
@@ -209,22 +212,39 @@ class Residency:
     async def _load(
         self, slot: int, segment: int, position: int, actor: Actor | None = None
     ) -> tuple[int, int]:
-        """Fill a slot from the nearest image at or before a position, or with the empty state."""
+        """Fill a slot from the nearest image at or before a position, or with the empty state.
+
+        A damaged image is passed over where an older one and the journal make the same state.
+        """
         found = await self._catalog.nearest_image(segment, position)
-        if found is None:
+        while found is not None:
+            try:
+                meta = await self._read(slot, found)
+                break
+            except ImageCorrupt as error:
+                await self.states.disown(segment, *found)
+                damaged, found = found, await self._catalog.nearest_image(segment, position)
+                if found == damaged:
+                    raise
+                log.warning("not served, and made again: %s", error.detail)
+        else:
             await self._engine.run(self._guest.clear, slot)
             if actor is not None and actor.rest:
                 await self._same_build(actor)
             return 0, 0
+        if actor is not None and meta.absorbed < actor.rest:
+            await self._same_build(actor)
+        return meta.absorbed, found[0]
+
+    async def _read(self, slot: int, found: tuple[int, ImageRef]) -> ImageMeta:
+        """Load the image of a position into a slot. Raises: ImageCorrupt, IncompatibleImage."""
         at, ref = found
         async with self._staging.row() as row:
             meta = await self.states.read_into(ref, row)
             if meta.position != at:
                 raise ImageCorrupt(f"the image of position {at} is one of position {meta.position}")
             await self._engine.run(self._guest.load, slot, row)
-        if actor is not None and meta.absorbed < actor.rest:
-            await self._same_build(actor)
-        return meta.absorbed, at
+        return meta
 
     async def _same_build(self, actor: Actor) -> None:
         """Refuse to replay what another build has made, unless drift is accepted."""

@@ -73,6 +73,22 @@ class States:
             self._meter.count("image_checksum_failures_total")
             raise
 
+    async def disown(self, segment: int, position: int, ref: ImageRef) -> None:
+        """Take the name from a damaged image, as a repair does, if a replay can make it again.
+
+        `position` is its place on the path of `segment`. An image that no journal leads to keeps
+        its name, and so does another build's. The bytes stay until a collection.
+        """
+        if ref.build != self._guest.fingerprints.build:
+            return
+        here: int | None = segment
+        while here is not None:
+            for one in await self._catalog.checkpoints(here - 1, 1):
+                if (one.segment, one.position, one.image) == (here, position, ref):
+                    await self._catalog.forget([(here, position)])
+                    return
+            here = (await self._catalog.segment(here)).parent
+
     async def cache(
         self, actor: Actor, segment: int, position: int, row: bytearray, absorbed: int
     ) -> None:

@@ -21,7 +21,6 @@ from statevisor.hypervisor.commands import (
 )
 from statevisor.hypervisor.errors import (
     ActorNotFound,
-    ActorQuarantined,
     IncompatibleImage,
     InvalidRequest,
     NoFreeSlot,
@@ -250,26 +249,6 @@ async def test_damaged_frames_are_replayed_and_never_served(world: Any) -> None:
     frames._row(frames._held[(await world.visor.actor("a")).record.id].index)[3] ^= 1
     assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
     assert world.meter.counts["image_checksum_failures_total"] == 1
-
-
-async def test_a_damaged_image_quarantines_its_actor_and_no_other(world: Any) -> None:
-    await twins(world, "a", "b")
-    await world.visor.hibernate(Hibernate(actor="a", tier=Tier.NVME))
-    real = world.images.get
-
-    async def damaged(ref: Any, out: memoryview) -> Any:
-        from statevisor.hypervisor.errors import ImageCorrupt
-
-        raise ImageCorrupt(f"slab {ref.slab} offset {ref.offset}")
-
-    world.images.get = damaged
-    with pytest.raises(Exception, match="slab"):
-        await world.say("a")
-    world.images.get = real
-    assert (await world.visor.actor("a")).status == "quarantined"
-    with pytest.raises(ActorQuarantined):
-        await world.say("a")
-    assert len((await world.say("b")).token_ids) == 12
 
 
 async def test_a_crash_loses_nothing_that_was_told(world: Any) -> None:

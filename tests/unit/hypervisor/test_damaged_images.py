@@ -1,0 +1,145 @@
+"""A damaged image is not served: its state is made again, or its actor alone is quarantined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from statevisor.hypervisor.commands import Fork, Fsck, Hibernate, Mutate, Resume
+from statevisor.hypervisor.errors import ActorQuarantined, ImageCorrupt
+from statevisor.hypervisor.ports import Mutation
+from statevisor.hypervisor.states import States
+from statevisor.hypervisor.vocab import Rng, Tier
+
+STORY = "once upon a time there was a fox"
+HALF = Mutation(rule="decay", params={"alpha": 0.5})
+
+
+async def lay_down(world: Any, *names: str) -> None:
+    for name in names:
+        await world.visor.hibernate(Hibernate(actor=name, tier=Tier.NVME))
+
+
+async def damage(world: Any, name: str) -> Any:
+    """Flip a bit of the image that an actor would wake from."""
+    record = (await world.visor.actor(name)).record
+    _, ref = await world.catalog.nearest_image(record.segment, record.position)
+    world.images.files[ref.offset][-1] ^= 1
+    return ref
+
+
+def failures(world: Any) -> float:
+    return float(world.meter.counts.get("image_checksum_failures_total", 0))
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["from an older image", "from the beginning"])
+async def test_what_a_replay_can_make_is_made_again(
+    world: Any, older: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "twin"):
+        await world.create(name, STORY)
+    if older:
+        await lay_down(world, "a")
+    await world.say("a")
+    await world.say("twin")
+    await lay_down(world, "a")
+    ref = await damage(world, "a")
+
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
+
+    assert failures(world) == 1
+    assert "not served, and made again" in caplog.text
+    assert (await world.visor.actor("a")).status == "idle"
+    assert await world.catalog.image(ref.digest) is None, "it has lost its name"
+
+
+async def test_its_place_gets_a_whole_image_again(world: Any) -> None:
+    """Were the damaged one to keep its name, a move to disk would not write the state."""
+    await world.create("a", STORY)
+    await lay_down(world, "a")
+    ref = await damage(world, "a")
+    await world.visor.resume(Resume(actor="a"))
+    await lay_down(world, "a")
+
+    found = await world.catalog.image(ref.digest)
+    assert found is not None
+    assert found.offset != ref.offset
+    assert (await world.visor.fsck(Fsck())).ok
+    await world.create("twin", STORY)
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
+
+
+async def test_what_no_journal_leads_to_quarantines_its_actor_alone(world: Any) -> None:
+    """An older image lies before the mutation: a replay from there would give another state."""
+    for name in ("a", "b"):
+        await world.create(name, STORY)
+        await lay_down(world, name)
+    await world.visor.mutate(Mutate(actor="a", mutation=HALF))
+    await lay_down(world, "a")
+    await damage(world, "a")
+
+    with pytest.raises(ImageCorrupt):
+        await world.say("a")
+
+    assert (await world.visor.actor("a")).status == "quarantined"
+    with pytest.raises(ActorQuarantined):
+        await world.say("a")
+    assert len((await world.say("b")).token_ids) == 12
+    assert [one.kind for one in (await world.visor.fsck(Fsck())).findings] == ["root_damaged"]
+
+
+async def test_children_that_wake_at_once_from_a_damaged_image_all_wake(world: Any) -> None:
+    """The second to find it damaged finds no name to take away any more."""
+    for name in ("a", "twin"):
+        await world.create(name, STORY)
+    for name in ("a", "twin"):
+        names = tuple(f"{name}{n}" for n in range(3))
+        fork = Fork(actor=name, count=3, names=names, rng=Rng.INHERIT)
+        await world.visor.fork(fork)
+        for n, child in enumerate(names):
+            await world.append(child, "and" * n + ".")
+    await lay_down(world, "a", *(f"a{n}" for n in range(3)))
+    for n in range(3):
+        record = (await world.visor.actor(f"a{n}")).record
+        await world.catalog.forget([(record.segment, record.position)])
+    await damage(world, "a0")
+
+    said = await asyncio.gather(*(world.say(f"a{n}") for n in range(3)))
+
+    for n in range(3):
+        assert said[n].token_ids == (await world.say(f"twin{n}")).token_ids
+
+
+async def test_an_image_of_another_build_is_not_given_up(
+    worlds: Callable[..., Any],
+) -> None:
+    """This build cannot make those bits again: a repair by the one that can is still possible."""
+    old = await worlds()
+    await old.create("a", STORY)
+    await lay_down(old, "a")
+    new = await worlds(catalog=old.catalog, images=old.images, build="toy-2")
+    ref = await damage(new, "a")
+
+    with pytest.raises(ImageCorrupt):
+        await new.say("a")
+
+    assert await new.catalog.image(ref.digest) == ref
+    assert (await new.visor.actor("a")).status == "quarantined"
+
+
+async def test_with_its_name_left_the_actor_is_lost(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: what makes the difference is that the damaged image is passed over."""
+
+    async def keep(self: States, *_: Any) -> None: ...
+
+    monkeypatch.setattr(States, "disown", keep)
+    await world.create("a", STORY)
+    await lay_down(world, "a")
+    await damage(world, "a")
+    with pytest.raises(ImageCorrupt):
+        await world.say("a")
