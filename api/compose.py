@@ -21,6 +21,7 @@ from statevisor.store.fsck import check_not_lost
 from statevisor.store.host import HostTier
 from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig
+from statevisor.store.workers import stop_process
 
 
 @asynccontextmanager
@@ -36,7 +37,9 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
         await asyncio.to_thread(check_not_lost, settings.data)
         # the store first: that another server holds the folder is told before a model is loaded
         catalog = await SqlCatalog.open(
-            settings.data, keep_keys_us=config.idempotency_s * 1_000_000
+            settings.data,
+            keep_keys_us=config.idempotency_s * 1_000_000,
+            on_broken=stop_process,
         )
         undo.push_async_callback(catalog.close)
         incarnation = await catalog.claim(owner)

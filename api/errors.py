@@ -54,6 +54,7 @@ STATUS: Mapping[type[StatevisorError], int] = {
     errors.ModelLoading: 503,
     errors.Draining: 503,
     errors.ImageCorrupt: 500,
+    errors.CatalogCorrupt: 500,
     errors.FileCorrupt: 422,
     errors.ActorQuarantined: 409,
     errors.CheckpointInvalid: 500,

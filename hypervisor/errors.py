@@ -223,6 +223,13 @@ class ImageCorrupt(StatevisorError):
     hint = "The bytes are not served. Roll back to another version."
 
 
+class CatalogCorrupt(StatevisorError):
+    """The catalog's file is damaged where this request reads or writes it."""
+
+    code = "catalog_corrupt"
+    hint = "Stop the server and run `statevisor admin fsck --data DIR`; restore a backup."
+
+
 class FileCorrupt(ImageCorrupt):
     """The file that was sent is not an intact image."""
 

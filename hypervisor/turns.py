@@ -2,26 +2,28 @@
 
 What is on disk between the steps: nothing before `begin_turn`; the prompt and an open turn after
 it; a longer and longer journal while it runs; a version once `end_turn` has committed. A crash
-anywhere leaves an open turn, which recovery closes at its last committed token.
+anywhere leaves an open turn, which recovery closes at its last committed token. So does a disk
+without room for the end; then the actor's next turn closes it first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.batcher import Batcher
 from statevisor.hypervisor.catalog_port import Catalog, Guard
 from statevisor.hypervisor.commands import TokenEvent, TurnView
-from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError
+from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError, Unavailable
 from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.loop import NotFinite
 from statevisor.hypervisor.ports import Clock, Tokenizer
-from statevisor.hypervisor.records import TurnRecord
+from statevisor.hypervisor.records import ActorRecord, TurnRecord, VersionRecord
 from statevisor.hypervisor.residency import NOT_FINITE, Residency
 from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
 from statevisor.hypervisor.stream import TurnStream
@@ -61,6 +63,7 @@ class Turns:
         self._tasks = tasks
         self._gate = gate
         self._clock = clock
+        self._left: dict[str, Callable[[], Awaitable[tuple[ActorRecord, VersionRecord]]]] = {}
 
     async def run(
         self,
@@ -80,6 +83,7 @@ class Turns:
         and its tokens are told again. Raises what kept it from being opened or recorded.
         """
         residency, began = batcher.residency, self._clock.monotonic()
+        await self._close_left(actor)
         await residency.resume(actor)
         if carried is None:
             record = TurnRecord(
@@ -174,23 +178,37 @@ class Turns:
         finish = FinishReason.ERROR if failed is not None else finish
         view = _view(actor, turn, record, finish, position)
         view = replace(view, error=_code(error, failed))
+        end = partial(
+            self._catalog.end_turn,
+            turn.id,
+            finish=finish,
+            position=position,
+            text=view.text,
+            result=turn_result(view),
+            guard=Guard(epoch=actor.record.epoch),
+        )
         try:
-            actor.record, _ = await self._catalog.end_turn(
-                turn.id,
-                finish=finish,
-                position=position,
-                text=view.text,
-                result=turn_result(view),
-                guard=Guard(epoch=actor.record.epoch),
-            )
-        except BaseException:
+            actor.record, _ = await end()
+        except BaseException as fault:
             batcher.residency.settle(actor, failed=True)
+            if isinstance(fault, Unavailable):
+                self._left[actor.id] = end
             raise
         finally:
             actor.turn = None
         await self._let_go(actor, batcher, error, failed)
         actor.used = self._clock.monotonic()
         return view
+
+    async def _close_left(self, actor: Actor) -> None:
+        """Close the turn before, if the disk had no room for its end. Raises: Unavailable."""
+        end = self._left.pop(actor.id, None)
+        if end is not None:
+            try:
+                actor.record, _ = await end()
+            except Unavailable:
+                self._left[actor.id] = end
+                raise
 
     async def _let_go(
         self,

@@ -62,7 +62,7 @@ from statevisor.store import (
     versions,
     walks,
 )
-from statevisor.store.db import READERS, FolderLock, migrate, open_engine
+from statevisor.store.db import READERS, Anchor, FolderLock, migrate, open_engine
 from statevisor.store.guards import check_incarnation
 from statevisor.store.readers import Readers
 from statevisor.store.scope import Scope
@@ -85,8 +85,11 @@ class SqlCatalog:
         *,
         now_us: Callable[[], int],
         keep_keys_us: int,
+        on_broken: Callable[[str], object],
     ) -> None:
         self._lock = lock
+        self._anchor = Anchor(path)
+        self._on_broken = on_broken
         self._now_us = now_us
         self._keep_keys_us = keep_keys_us
         self._incarnation = 0
@@ -97,7 +100,7 @@ class SqlCatalog:
             open_engine(path, connections=1),
             open_engine(path, connections=READERS, read_only=True),
         )
-        self._writer: Writer[Scope] = Writer(self._engines[0], self._scope, self._tails)
+        self._writer: Writer[Scope] = Writer(self._engines[0], self._scope, self._tails, on_broken)
         self._readers = Readers(self._engines[1])
 
     @classmethod
@@ -108,16 +111,19 @@ class SqlCatalog:
         locked: bool = True,
         now_us: Callable[[], int] = wall_us,
         keep_keys_us: int = 24 * 3600 * 10**6,
+        on_broken: Callable[[str], object] = lambda reason: None,
     ) -> Self:
         """Open the catalog of a data folder, made and migrated as needed.
 
-        `locked` keeps other servers out until `close`. Raises: Unavailable (the folder is in use,
-        the disk fails), StatevisorError (a journal row that an open turn needs is damaged).
+        `locked` keeps other servers out until `close`. `on_broken` hears, on another thread and
+        before any caller does, that nothing more can be written.
+        Raises: Unavailable (the folder is in use, the disk fails), StatevisorError (a journal row
+        that an open turn needs is damaged).
         """
         lock = FolderLock(folder) if locked else None
         try:
             path = await asyncio.to_thread(_prepare, folder, lock)
-            made = cls(path, lock, now_us=now_us, keep_keys_us=keep_keys_us)
+            made = cls(path, lock, now_us=now_us, keep_keys_us=keep_keys_us, on_broken=on_broken)
             await made._start()
         except BaseException:
             if lock is not None:
@@ -156,7 +162,15 @@ class SqlCatalog:
         self._builds = dict(builds)
 
     def _scope(self, conn: Connection) -> Scope:
-        """What a group's operations share. Raises: Fenced, if the folder has another owner."""
+        """What a group's operations share.
+
+        Raises: Fenced (the folder has another owner), Unavailable (its files are not there).
+        """
+        try:
+            self._anchor.check()
+        except Unavailable as error:
+            self._on_broken(error.detail)
+            raise
         check_incarnation(owners.current(conn), self._incarnation)
         return Scope(
             conn=conn,

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from statevisor.hypervisor.errors import StatevisorError, Unavailable
+from statevisor.hypervisor.errors import CatalogCorrupt, StatevisorError, Unavailable
 from statevisor.migrations.run import NewerSchema, upgrade
 from statevisor.store.prepared import execute
 from statevisor.store.tables import metadata
@@ -34,6 +34,8 @@ _PRAGMAS = (
     "cache_size=-32768",
     "journal_size_limit=67108864",
 )
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_DISK = "Free room on the disk of the data folder; the server then goes on by itself."
 READERS = 4  #: connections that read at the same time
 
 
@@ -66,6 +68,35 @@ class FolderLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class Anchor:
+    """The files that a database was opened from, and whether they still bear their names.
+
+    SQLite goes on in files that were removed or replaced: what is committed there is gone at the
+    next start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._paths = (path, path.with_name(f"{path.name}-wal"))
+        self._known: list[tuple[int, int]] | None = None
+
+    def check(self) -> None:
+        """Compare with what the first call found; both must be open. Raises: Unavailable."""
+        try:
+            found = [(stat.st_dev, stat.st_ino) for stat in map(os.stat, self._paths)]
+        except OSError as error:
+            raise self._lost(error.strerror) from error
+        if self._known is None:
+            self._known = found
+        elif found != self._known:
+            raise self._lost("another file stands there")
+
+    def _lost(self, why: str | None) -> Unavailable:
+        return Unavailable(
+            f"{self._paths[0]} was removed or replaced while it was in use: {why}",
+            hint="Put the data folder back and start the server again.",
+        )
 
 
 def open_engine(path: Path, *, connections: int, read_only: bool = False) -> Engine:
@@ -159,12 +190,32 @@ def translated() -> Iterator[None]:
 
 def as_ours(error: DBAPIError) -> StatevisorError:
     """The database's error in our words: a full disk or a lock is not a fault of the program."""
+    if _kind(error) in _DAMAGED:
+        return CatalogCorrupt(f"the catalog is damaged: {error.orig}")
+    if is_full(error):
+        return Unavailable(f"the catalog cannot be written: {error.orig}", hint=_NO_DISK)
     if is_outage(error):
         return Unavailable(
             f"the catalog cannot be used now: {error.orig}",
             hint="Look at the disk that holds the data folder, then restart the server.",
         )
     return StatevisorError(f"the catalog refused a statement: {error.orig}")
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Whether there was no room on the disk: the file is as before, and room may come back."""
+    return _kind(error) == sqlite3.SQLITE_FULL
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether somebody else held the lock for too long: nothing was done."""
+    return _kind(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _kind(error: DBAPIError) -> int:
+    """SQLite's primary code; 0 if the error is not its own."""
+    code: int = getattr(error.orig, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 def is_outage(error: DBAPIError) -> bool:

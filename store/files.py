@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -66,8 +67,13 @@ class Files:
         return os.fstat(fd).st_size
 
     def sync(self, fd: int) -> None:
-        """Make what was written durable, the file's length included."""
+        """Make what was written durable, the file's length included.
+
+        Raises: OSError, also if the file has lost its name: nobody would find it again.
+        """
         os.fdatasync(fd)
+        if not os.fstat(fd).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it was removed")
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable."""

@@ -4,10 +4,10 @@ The next group commits when the last commit returns; there is no timer. Every op
 runs under a savepoint, so one that fails leaves nothing and disturbs no other. A caller hears of
 its operation only after the commit (the output gate).
 
-If the database itself fails (disk full, I/O error) the group is rolled back, all its callers are
-told, and the writer stops for good: every later call is refused at once with the same error. What
-the disk holds is then decided by the next start, which reads nothing but committed groups. A write
-lock that someone else holds for too long fails the group and no more.
+A full disk, and a write lock that someone else holds for too long, fail the group and no more. If
+the database fails otherwise (an I/O error, damage) the writer stops for good, and the process with
+it where `on_broken` says so: what the disk holds is then decided by the next start, which reads
+nothing but committed groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
-from statevisor.store.db import as_ours, begin, finish, is_outage
+from statevisor.store.db import as_ours, begin, finish, is_full, is_locked, is_outage
 from statevisor.store.prepared import execute
 
 _log = logging.getLogger(__name__)
@@ -66,12 +66,17 @@ class Writer(Generic[ScopeT]):
     """Runs operations in groups on the writing connection's own thread.
 
     `scope` makes what the operations of one group are called with; if it raises, the whole group
-    fails with its error.
+    fails with its error. `on_broken` is called on the writer's thread, before anyone is told.
     """
 
     def __init__(
-        self, engine: Engine, scope: Callable[[Connection], ScopeT], memory: Memory
+        self,
+        engine: Engine,
+        scope: Callable[[Connection], ScopeT],
+        memory: Memory,
+        on_broken: Callable[[str], object] = lambda reason: None,
     ) -> None:
+        self._on_broken = on_broken
         self._engine = engine
         self._scope = scope
         self._memory = memory
@@ -151,7 +156,7 @@ class Writer(Generic[ScopeT]):
         try:
             begin(self._conn, write=True)
         except DBAPIError as error:
-            return as_ours(error)
+            return self._failure(error)
         try:
             scope = self._scope(self._conn)
             for job in group:
@@ -159,14 +164,21 @@ class Writer(Generic[ScopeT]):
             finish(self._conn, commit=True)
         except DBAPIError as error:
             self._abandon(self._conn)
-            self.stopped = as_ours(error)
-            _log.critical("the catalog takes no more writes: %s", error.orig)
-            return self.stopped
+            return self._failure(error)
         except Exception as error:
             self._abandon(self._conn)
             return error
         self.groups += 1
         return None
+
+    def _failure(self, error: DBAPIError) -> StatevisorError:
+        """Why a group is not committed; stops the writer if nothing more can be."""
+        failure = as_ours(error)
+        if not is_full(error) and not is_locked(error):
+            self.stopped = failure
+            _log.critical("the catalog takes no more writes: %s", error.orig)
+            self._on_broken(failure.detail)
+        return failure
 
     def _attempt(self, conn: Connection, scope: ScopeT, job: _Job) -> None:
         """One operation under a savepoint; lets only failures of the database through."""
