@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,9 @@ from statevisor.hypervisor.errors import (
 from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.records import ImageRef
-from statevisor.store import codec, direct_read
+from statevisor.store import codec
 from statevisor.store.digest import PIECE_BYTES, ImageHash, digest
-from statevisor.store.direct_read import DirectRead
+from statevisor.store.direct_read import DirectRead, suits
 from statevisor.store.extent import ExtentHeader, extent_bytes
 from statevisor.store.extent_io import (
     at,
@@ -100,20 +99,17 @@ class SlabImages:
     async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
         """Read the row into `out`, whose bytes are undefined if this raises.
 
+        Every bit is checked by the checksums; `verify` and `export` work out the digest as well.
         Raises: ImageCorrupt (names slab, offset and the damaged part), IncompatibleImage.
         """
         out = out.cast("B")
         with self._reading(ref) as slab:
-            if slab.direct is not None and direct_read.fits(ref, out):
+            if slab.direct is not None and suits(ref, out):
                 with suppress(OSError):  # then as below, which says what is wrong
-                    return await self._get_direct(slab.direct, ref, out)
+                    return await self._workers.run(
+                        _read_row_direct, self._files, slab.direct, ref, out
+                    )
             return await self._workers.run(_read_row, self._files, slab.fd, ref, out)
-
-    async def _get_direct(self, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
-        reading = DirectRead(self._files, fd, ref, _head_bytes(ref, out), out)
-        # First in, first out: it reads, or has, before the thread that will wait for it.
-        reader = self._workers.submit(reading.read)
-        return await self._workers.run(_check_row, reading, reader, ref)
 
     async def export(self, ref: ImageRef) -> bytes:
         """The image as one safetensors file. Raises: ImageCorrupt, IncompatibleImage."""
@@ -239,15 +235,13 @@ class SlabImages:
 
 def _read_row(files: Files, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
     head = memoryview(bytearray(_head_bytes(ref, out)))
-    read_extent(files, fd, ref, [head, out])
+    read_extent(files, fd, ref, [head, out], identity=False)
     return _meta(ref, head)
 
 
-def _check_row(reading: DirectRead, reader: Future[None], ref: ImageRef) -> ImageMeta:
-    try:
-        reading.check()
-    finally:
-        reader.result()  # the caller's memory is in use until then
+def _read_row_direct(files: Files, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
+    reading = DirectRead(ref, _head_bytes(ref, out), out)
+    reading.run(files, fd)
     return _meta(ref, reading.head)
 
 

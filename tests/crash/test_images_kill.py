@@ -288,7 +288,7 @@ def test_serving_without_the_checks_is_caught(tmp_path, operations, monkeypatch)
     async def at_once(self, slab_id):
         pass
 
-    def unchecked(files, fd, header, parts):
+    def unchecked(files, fd, header, parts, identity):
         files.read(fd, parts, header.ref.offset + extent_io.header_bytes(header.ref.nbytes))
 
     monkeypatch.setattr(SlabImages, "_sync", at_once)

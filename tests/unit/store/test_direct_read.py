@@ -123,8 +123,6 @@ async def test_without_the_checks_a_flipped_bit_would_be_served(
         def add(self, piece, padding):
             return Anything()
 
-        digest = ref.digest
-
     monkeypatch.setattr(direct_read, "ImageHash", Blind)
     await images.get(ref, out)
     assert out != row
