@@ -9,39 +9,97 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
-from sqlalchemy import Connection
+from sqlalchemy import BigInteger, Connection, text
 
 from statevisor.hypervisor.catalog_port import Walk
 from statevisor.store import versions
 from statevisor.store.lineage import DOWN, UP
+from statevisor.store.prepared import Prepared
+
+#: A version and those after it, for as long as each has one neighbour and none else is next.
+_LINE_UP = Prepared(
+    text(
+        """
+    WITH RECURSIVE line(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 1
+        UNION ALL
+        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.parent) END
+                FROM version_parent e WHERE e.child = line.id), n + 1
+        FROM line WHERE line.id > :bound AND n < :most
+    )
+    SELECT id FROM line WHERE id > :bound ORDER BY n
+    """
+    ).columns(id=BigInteger)
+)
+_LINE_DOWN = Prepared(
+    text(
+        """
+    WITH RECURSIVE line(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 1
+        UNION ALL
+        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.child) END
+                FROM version_parent e WHERE e.parent = line.id), n + 1
+        FROM line WHERE line.id < :bound AND n < :most
+    )
+    SELECT id FROM line WHERE id < :bound ORDER BY n
+    """
+    ).columns(id=BigInteger)
+)
+_NONE = 2**63 - 1  #: beyond every id
 
 
 def walk(conn: Connection, start: str | Sequence[int], direction: str, limit: int) -> Walk:
     """One part of a walk. Raises: VersionNotFound."""
     begin = [versions.resolve(conn, start)] if isinstance(start, str) else start
-    up = direction == "ancestors"
-    sign, query = (-1, UP) if up else (1, DOWN)
-    queue = [sign * number for number in begin]
-    heapify(queue)
-    waiting = set(queue)
-    seen: list[int] = []
-    edges: list[tuple[int, int]] = []  # parent, child
-    while queue and len(seen) < limit:
-        key = heappop(queue)
-        waiting.discard(key)
-        number = sign * key
-        seen.append(number)
-        for row in query.all(conn, (number,)):
-            edges.append((row.near, number) if up else (number, row.near))
-            if sign * row.near not in waiting:
-                waiting.add(sign * row.near)
-                heappush(queue, sign * row.near)
-    nodes = versions.load(conn, seen)
-    known = {number: (one.handle, one.op) for number, one in zip(seen, nodes, strict=True)}
-    known |= versions.short(conn, tuple({end for edge in edges for end in edge} - known.keys()))
+    way = _Way(conn, begin, up=direction == "ancestors")
+    while way.queue and len(way.seen) < limit:
+        way.step(limit - len(way.seen))
+    nodes = versions.load(conn, way.seen)
+    known = {number: (one.handle, one.op) for number, one in zip(way.seen, nodes, strict=True)}
+    strangers = {end for edge in way.edges for end in edge} - known.keys()
+    known |= versions.short(conn, tuple(strangers))
     return Walk(
         nodes=nodes,
-        edges=tuple((known[parent][0], *known[child]) for parent, child in dict.fromkeys(edges)),
-        rest=tuple(sign * key for key in queue),
+        edges=tuple(
+            (known[parent][0], *known[child]) for parent, child in dict.fromkeys(way.edges)
+        ),
+        rest=tuple(way.sign * key for key in way.queue),
     )
+
+
+class _Way:
+    """What was passed in this part, and what is next: ids with a sign, the first one lowest."""
+
+    def __init__(self, conn: Connection, begin: Sequence[int], *, up: bool) -> None:
+        self._conn = conn
+        self._line, self._near = (_LINE_UP, UP) if up else (_LINE_DOWN, DOWN)
+        self._up = up
+        self.sign = -1 if up else 1
+        self.queue = [self.sign * number for number in begin]
+        heapify(self.queue)
+        self._waiting = set(self.queue)
+        self.seen: list[int] = []
+        self.edges: list[tuple[int, int]] = []  #: parent, child
+
+    def step(self, most: int) -> None:
+        """Pass the next version, and those of its line that come before any other."""
+        key = heappop(self.queue)
+        self._waiting.discard(key)
+        bound = self.queue[0] if self.queue else (0 if self._up else _NONE)
+        found = self._line.all(
+            self._conn, {"at": self.sign * key, "bound": abs(bound), "most": most}
+        )
+        line = [row.id for row in found]
+        self.seen += line
+        for here, near in pairwise(line):
+            self._edge(here, near)
+        for row in self._near.all(self._conn, (line[-1],)):
+            self._edge(line[-1], row.near)
+            if self.sign * row.near not in self._waiting:
+                self._waiting.add(self.sign * row.near)
+                heappush(self.queue, self.sign * row.near)
+
+    def _edge(self, here: int, near: int) -> None:
+        self.edges.append((near, here) if self._up else (here, near))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+Scratch = Annotated[
+    Path | None, typer.Option(help="Where to make the data folder: the disk that is measured.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Only one object with every figure.")]
 
 
@@ -28,7 +32,24 @@ def _leaves(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
             yield f"{above}{key}", inner
 
 
+def lineage(
+    *,
+    versions: Annotated[int, typer.Option(min=100, help="Versions of the history.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Questions of each kind.")] = 300,
+    statistics: Annotated[
+        bool, typer.Option(help="Let the database gather what its planner asks for.")
+    ] = False,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """Questions about a large history, in the process and over HTTP."""
+    from statevisor.api.bench.lineage import run
+
+    show(run(versions, rounds, statistics=statistics, scratch=scratch), as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Measure this program on this machine.")
     app.add_typer(group, name="bench")
+    group.command("lineage")(lineage)
