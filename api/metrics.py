@@ -58,6 +58,7 @@ METERED: Mapping[str, Declared] = {
     "journal_commit_seconds": Declared("histogram", "One group commit of generated tokens."),
     "journal_group_rows": Declared("histogram", "Turns in one group commit.", (), _COUNTS),
     "replayed_tokens_total": Declared("counter", "Tokens replayed to reach a state again."),
+    "actors_recovered_total": Declared("counter", "Actors rebuilt at start, unasked."),
     "image_checksum_failures_total": Declared("counter", "Images whose bytes were damaged."),
     "fenced_writes_total": Declared("counter", "Writes refused because the owner was stale."),
     "http_requests_total": Declared(

@@ -79,6 +79,8 @@ class Settings(BaseModel):
     step_tokens: Count = _VISOR.step_tokens
     checkpoint_tokens: Count = _VISOR.checkpoint_tokens
     actors_in_memory: Count = _VISOR.actors_in_memory
+    recover_actors: Annotated[int, Field(ge=0, lt=2**31)] = _VISOR.recover_actors
+    recover_tokens: Annotated[int, Field(ge=0, lt=2**53)] = _VISOR.recover_tokens
     durability: Durability = _VISOR.durability
     nvme_bytes: Annotated[ByteSize | None, Field(ge=1 << 20)] = None
     accept_drift: bool = _VISOR.accept_drift

@@ -24,6 +24,7 @@ class Actor:
         self.slot: int | None = None
         self.absorbed = 0  #: tokens its slot has taken in; meaningful while it holds one
         self.imaged = 0  #: position of the newest image known on its path
+        self.unasked = False  #: it is being recovered, and nobody has asked for it
         self.turn: Turn | None = None
         self.turns: dict[str, TurnStream] = {}  #: waiting and running turns, by id
         self._power = Power.QUARANTINED if record.quarantine else Power.HIBERNATED

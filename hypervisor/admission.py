@@ -20,6 +20,7 @@ class Admission:
         self._wait_s = wait_s
         self._queue = asyncio.Lock()
         self._freed = asyncio.Event()
+        self.waiting = 0  #: who has not got a slot yet
 
     async def take(self, owner: str, make_room: Callable[[], Awaitable[bool]]) -> int:
         """A slot; while none is free, `make_room` is asked to free one and says if it did.
@@ -28,6 +29,19 @@ class Admission:
         """
         deadline = self.deadline()
         full = NoFreeSlot(f"all {self.slots.capacity} slots were busy for {self._wait_s:g} s")
+        self.waiting += 1
+        try:
+            return await self._take(owner, make_room, deadline, full)
+        finally:
+            self.waiting -= 1
+
+    async def _take(
+        self,
+        owner: str,
+        make_room: Callable[[], Awaitable[bool]],
+        deadline: float,
+        full: NoFreeSlot,
+    ) -> int:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._queue.acquire()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from statevisor.hypervisor.ports import Clock
 
-#: Weight of the newest measurement in the running means.
+#: Share of what is known that the newest measurement takes the place of.
 _FRESH = 0.2
 
 
@@ -33,21 +33,22 @@ class CheckpointPolicy:
         self._replay_s = replay_s
         self._share = share
         self._disk_bytes_s = disk_bytes_s
-        self._tokens_s: float | None = None
+        self._replayed = self._replaying_s = 0.0
         self._credit = float(4 * image_bytes)
         self._credited = clock.monotonic()
 
     @property
     def distance(self) -> int:
         """Tokens after which an image is due."""
-        if self._tokens_s is None:
+        speed = self.tokens_s
+        if speed is None:
             return self._most_tokens
-        return max(1, min(self._most_tokens, int(self._tokens_s * self._replay_s)))
+        return max(1, min(self._most_tokens, int(speed * self._replay_s)))
 
     @property
     def tokens_s(self) -> float | None:
-        """Speed of replay, a running mean; None until something was replayed."""
-        return self._tokens_s
+        """Speed of replay, a running mean over tokens; None until something was replayed."""
+        return self._replayed / self._replaying_s if self._replaying_s else None
 
     def due(self, tokens: int) -> bool:
         """Whether `tokens` since the last image are worth one now; takes what it costs if so."""
@@ -67,13 +68,11 @@ class CheckpointPolicy:
     def replayed(self, tokens: int, seconds: float) -> None:
         """A replay took so long."""
         if tokens and seconds > 0:
-            self._tokens_s = _mean(self._tokens_s, tokens / seconds)
+            # sums, not a mean of speeds: a few tokens take as long as a step takes
+            self._replayed += tokens - _FRESH * self._replayed
+            self._replaying_s += seconds - _FRESH * self._replaying_s
 
     def wrote(self, nbytes: int, seconds: float) -> None:
         """An image was made durable in so long."""
         if seconds > 0:
-            self._disk_bytes_s = _mean(self._disk_bytes_s, nbytes / seconds)
-
-
-def _mean(old: float | None, new: float) -> float:
-    return new if old is None else old + _FRESH * (new - old)
+            self._disk_bytes_s += _FRESH * (nbytes / seconds - self._disk_bytes_s)

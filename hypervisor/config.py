@@ -23,6 +23,8 @@ class VisorConfig:
         4096  #: tokens after which an idle actor is checkpointed in the background
     )
     actors_in_memory: int = 10_000  #: above this, actors at rest are dropped from the table
+    recover_actors: int = 64  #: most actors that a start recovers before anyone asks for them
+    recover_tokens: int = 1 << 18  #: most tokens that it replays for them
     durability: Durability = "sync"
     accept_drift: bool = False  #: replay journals of another build; the lineage says so for ever
     idempotency_s: int = 24 * 3600

@@ -30,7 +30,7 @@ from statevisor.hypervisor.loop import NotFinite, StepLoop
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.rebuilds import Rebuilds
 from statevisor.hypervisor.records import ImageRef
-from statevisor.hypervisor.replay import Replay
+from statevisor.hypervisor.replays import Patience, Replays
 from statevisor.hypervisor.slots import SlotTable
 from statevisor.hypervisor.staging import ROWS, Staging
 from statevisor.hypervisor.states import Row, States
@@ -59,7 +59,6 @@ class Residency:
     ) -> None:
         self._guest = guest
         self._engine = engine
-        self._loop = loop
         self.frames = frames
         self._catalog = catalog
         self._config = config
@@ -71,6 +70,7 @@ class Residency:
         row_bytes = guest.layout.row_bytes
         self._staging = Staging(guest.frames(ROWS), row_bytes, engine)
         self._rebuilds = Rebuilds()
+        self._replays = Replays(loop=loop, states=self.states, clock=clock, meter=meter)
         self._admission = Admission(guest.slots, config.slot_wait_s)
         self.actors: dict[str, Actor] = {}  #: actors with a slot or a frame
 
@@ -261,17 +261,24 @@ class Residency:
         actor.record = await self._catalog.update(actor.id, guard=guard, drift=True)
 
     async def _replay(self, slot: int, actor: Actor) -> None:
-        if actor.absorbed >= actor.rest:
-            return
-        tokens = await self.states.tokens(actor.segment, actor.absorbed, actor.rest)
-        replay, began = Replay(slot, tokens), self._clock.monotonic()
-        self._loop.add(replay)
-        error = await replay.ended
-        actor.absorbed += replay.taken
-        self.states.checkpoints.replayed(replay.taken, self._clock.monotonic() - began)
-        self._meter.count("replayed_tokens_total", replay.taken)
-        if error is not None:
-            raise error
+        def took(count: int) -> None:
+            actor.absorbed += count
+
+        if actor.absorbed < actor.rest:
+            place = (slot, actor.segment, actor.absorbed, actor.rest)
+            await self._replays.run(*place, took=took, patience=self._patience(actor))
+
+    def _patience(self, actor: Actor) -> Patience | None:
+        """How the rebuild of an actor that nobody has asked for gives way to others."""
+        if not actor.unasked:
+            return None
+        key = same_state(actor.path, actor.rest)
+
+        def asked() -> bool:
+            followers = self._rebuilds.of(key)
+            return actor.mailbox.depth > 0 or (followers is not None and bool(followers.slots))
+
+        return Patience(asked=asked, gone=lambda: not actor.unasked or self.pressed)
 
     # -- out of a slot ---------------------------------------------------------------------------
     async def hibernate(self, actor: Actor, tier: Tier) -> None:
@@ -442,18 +449,14 @@ class Residency:
         start = position if before is None else before
         async with self.scratch(owner) as slot:
             absorbed, _ = await self._load(slot, segment, start)
-            tokens = await self.states.tokens(segment, absorbed, rest)
-            if tokens:
-                replay = Replay(slot, tokens)
-                self._loop.add(replay)
-                error = await replay.ended
-                if isinstance(error, NotFinite):
-                    raise ActorQuarantined(f"at position {position} {NOT_FINITE}")
-                if error is not None:
-                    raise error
+            taken: list[int] = []
+            try:
+                await self._replays.run(slot, segment, absorbed, rest, took=taken.append)
+            except NotFinite:
+                raise ActorQuarantined(f"at position {position} {NOT_FINITE}") from None
             row = bytearray(self._guest.layout.row_bytes)
             await self._engine.run(self._guest.save, slot, memoryview(row))
-            return row, max(absorbed, rest), len(tokens)
+            return row, max(absorbed, rest), sum(taken)
 
     def _moved(self, source: Tier, target: Tier, began: float) -> float:
         """Count a move; returns how many seconds it took."""
@@ -466,6 +469,8 @@ class Residency:
     # -- slots -----------------------------------------------------------------------------------
     async def _take(self, owner: str) -> int:
         """A slot; makes room by moving the least recently used actor down a tier."""
+        if not self.slots.free:
+            self._replays.nudge()
         return await self._admission.take(owner, self._make_room)
 
     async def _make_room(self) -> bool:
@@ -491,6 +496,16 @@ class Residency:
     def wake(self) -> None:
         """Something became idle: whoever waits for a slot may look again."""
         self._admission.wake()
+
+    @property
+    def pressed(self) -> bool:
+        """Whether somebody waits for a slot."""
+        return self._admission.waiting > 0
+
+    def dismiss(self, actor: Actor) -> None:
+        """The rebuild of an actor that nobody has asked for ends where it stands."""
+        actor.unasked = False
+        self._replays.nudge()
 
     def _apply(self, actor: Actor, event: Event) -> None:
         for effect in actor.happen(event):

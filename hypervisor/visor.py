@@ -60,6 +60,7 @@ from statevisor.hypervisor.library import Library
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.recipes import RecipeView
 from statevisor.hypervisor.records import VersionRecord
+from statevisor.hypervisor.recovery import Recovery
 from statevisor.hypervisor.registry import Registry
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.stream import TurnStream
@@ -155,6 +156,14 @@ class Visor:
         )
         self._library = Library(roster=roster, tasks=self._tasks, catalog=catalog)
         self._idle = IdleTimer(roster, clock, meter)
+        self._recovery = Recovery(
+            roster=roster,
+            tasks=self._tasks,
+            catalog=catalog,
+            config=config,
+            clock=clock,
+            meter=meter,
+        )
 
     # -- life of the process ---------------------------------------------------------------------
     @property
@@ -187,6 +196,7 @@ class Visor:
         ]
         self._background += [batcher.start() for batcher in self._batchers.values()]
         self._running = True
+        self._recovery.begin()
 
     async def drain(self, grace_s: float = 10.0) -> DrainView:
         """Take no new work, let turns end (then cancel them), leave no state to be replayed.
@@ -194,6 +204,7 @@ class Visor:
         When it returns every actor has an image where it stands, so that another build can load it.
         """
         self._roster.draining = True
+        self._recovery.stop()
         await self._tasks.wait(grace_s)
         for actor in list(self._roster.actors.values()):
             self._conversations.cancel_turns(actor, None)

@@ -191,6 +191,11 @@ class SqlCatalog:
         found, more = await self._readers.run(rosters.page, query)
         return tuple(one.shown(ends) for one in found), more
 
+    async def recent(self, limit: int) -> tuple[ActorRecord, ...]:
+        ends = self._tails.ends()
+        found = await self._readers.run(rosters.recent, limit)
+        return tuple(one.shown(ends) for one in found)
+
     async def count_actors(self) -> int:
         return await self._readers.run(actors.count)
 

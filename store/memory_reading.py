@@ -35,6 +35,11 @@ class MemoryReading(MemoryRows):
         page = found[: query.limit]
         return tuple(self._shown(self._actors[one.id]) for one in page), len(found) > len(page)
 
+    async def recent(self, limit: int) -> tuple[ActorRecord, ...]:
+        living = [one.record for one in self._actors.values() if not one.deleted]
+        newest = sorted(living, key=lambda one: (one.updated_at, one.id), reverse=True)
+        return tuple(self._shown(self._actors[one.id]) for one in newest[:limit])
+
     async def count_actors(self) -> int:
         return len(self._names)
 

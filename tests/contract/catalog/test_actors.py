@@ -245,3 +245,19 @@ class TestPages:
         assert page == ((made[1],), True)
         rest = await scene.catalog.actors(ActorQuery(exclude=wanted, limit=4))
         assert rest == (tuple(made[n] for n in (0, 2, 3, 4)), True)
+
+
+async def test_the_actors_that_changed_last_come_first(scene):
+    made = []
+    for name in ("alice", "bob", "carol", "dave"):
+        scene.clock[0] += 5
+        made.append(await scene.create(name))
+    scene.clock[0] += 5
+    await scene.catalog.update(made[1].id, guard=Guard(), pinned=True)
+    await scene.catalog.delete(made[3].id, guard=Guard())
+    await scene.catalog.claim("another owner changes nobody")
+
+    assert [one.name for one in await scene.catalog.recent(2)] == ["bob", "carol"]
+    found = await scene.catalog.recent(10)
+    assert [one.name for one in found] == ["bob", "carol", "alice"]
+    assert found[0] == await scene.catalog.actor("bob")

@@ -119,13 +119,14 @@ class Life(RuleBasedStateMachine):
         return TwinWorld(**shape, spoil=type(self).spoil)
 
     @initialize(
-        slots=st.integers(1, 3),
+        slots=st.integers(1, 4),
         frames=st.integers(0, 2),
         lag=st.sampled_from([0, 0, 3]),
         step=st.sampled_from([4, 64]),
         checkpoint=st.sampled_from([8, 4096]),
         memory=st.sampled_from([2, 10_000]),
         dense=st.sampled_from([4, 32, 8192]),
+        recover=st.sampled_from([0, 2, 64]),
     )
     def start(
         self,
@@ -136,8 +137,10 @@ class Life(RuleBasedStateMachine):
         checkpoint: int,
         memory: int,
         dense: int,
+        recover: int,
     ) -> None:
         config = {
+            "recover_actors": recover,
             "step_tokens": step,
             "checkpoint_tokens": checkpoint,
             "actors_in_memory": memory,
