@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from blake3 import blake3
@@ -18,6 +19,7 @@ from statevisor.guests.bank import Bank
 from statevisor.guests.batch import pack
 from statevisor.guests.model import Model
 from statevisor.guests.ops import RaggedBatch
+from statevisor.guests.plain_steps import PlainSteps, Steps
 from statevisor.guests.sampling import sample
 from statevisor.guests.tokenizers import AnyTokenizer
 from statevisor.hypervisor.layout import Fingerprints, Layout
@@ -47,10 +49,12 @@ class Runner:
         step_tokens: int,
         sampler: Sampler = sample,
         wrap: Callable[[Step], Step] = lambda step: step,
+        steps: Callable[[Model, Bank], Steps] | None = None,
     ) -> None:
         """Allocates the bank and runs the golden probe.
 
-        wrap: puts a faster step of the same bits around the plain one (graphs).
+        wrap: puts a faster step of the same bits around the plain one (graphs). steps: another
+        way to step, of the same bits, in which neither `wrap` nor `sampler` has a part.
         """
         self._name = name
         self._model = model
@@ -60,6 +64,7 @@ class Runner:
         self._rules = rules.load_rules()
         self.bank = Bank(model.layout, slots, model.ops.device)
         self._forward = wrap(partial(model.forward, self.bank))
+        self._steps = PlainSteps(self._run) if steps is None else steps(model, self.bank)
         self._fingerprints = fingerprints(model, tokenizer.digest)
 
     @property
@@ -95,6 +100,10 @@ class Runner:
         return self._step_tokens
 
     @property
+    def steps_ahead(self) -> int:
+        return self._steps.ahead
+
+    @property
     def rules(self) -> Mapping[str, int]:
         return {name: rule.version for name, rule in self._rules.items()}
 
@@ -104,9 +113,17 @@ class Runner:
 
         Raises: ValueError (the plan is none of this guest's), before anything is modified.
         """
+        return self.collect(self.submit(plan))
+
+    def submit(self, plan: StepPlan) -> object:
+        """Begin a step. Raises: as `step`, before anything is modified."""
         self._check(plan.rows)
-        if not plan.rows:
-            return ()
+        return self._steps.submit(plan) if plan.rows else None
+
+    def collect(self, ticket: Any) -> tuple[RowResult, ...]:
+        return () if ticket is None else self._steps.collect(ticket)
+
+    def _run(self, plan: StepPlan) -> tuple[RowResult, ...]:
         with torch.inference_mode():
             hidden = self._forward(pack(plan.rows, self._model.ops.device))
             # On a GPU this copy is behind the step on its stream, and the sampler's is behind it.
@@ -162,8 +179,8 @@ class Runner:
             raise ValueError("a row has at least one token")
         if sum(len(row.tokens) for row in rows) > self._step_tokens:
             raise ValueError(f"a step carries at most {self._step_tokens} tokens")
-        low = min((min(row.tokens) for row in rows), default=0)
-        high = max((max(row.tokens) for row in rows), default=0)
+        known = [row.tokens for row in rows if not row.follows]
+        low, high = min(map(min, known), default=0), max(map(max, known), default=0)
         if low < 0 or high >= self.vocab_size:
             raise ValueError(f"tokens {low}..{high} are not all within 0..{self.vocab_size - 1}")
 

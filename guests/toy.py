@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import isfinite, sqrt
 
 from statevisor.hypervisor.errors import InvalidRequest
+from statevisor.hypervisor.following import LastDrawn
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
 from statevisor.hypervisor.plan import Logprobs, RowResult, StepPlan
 from statevisor.hypervisor.ports import FamilyDiff, Mutation
@@ -62,6 +63,8 @@ class ToyGuest:
     family: str = "toy"
     vocab_size: int = VOCAB
     steps: int = 0  #: how many steps were run
+    steps_ahead: int = 1
+    _last: LastDrawn = field(default_factory=LastDrawn)
     _bank: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +94,12 @@ class ToyGuest:
         if len(set(seen)) != len(seen) or not all(0 < slot <= self.slots for slot in seen):
             raise ValueError(f"a plan names slots once, within the bank: {seen}")
         return tuple(self._row(row.slot, row.tokens, row.draw) for row in plan.rows)
+
+    def submit(self, plan: StepPlan) -> tuple[RowResult, ...]:
+        return self._last.run(plan, self.step)
+
+    def collect(self, ticket: tuple[RowResult, ...]) -> tuple[RowResult, ...]:
+        return ticket
 
     def _row(self, slot: int, tokens: Sequence[int], draw: Draw | None) -> RowResult:
         state = self._bank[slot]

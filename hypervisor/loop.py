@@ -3,12 +3,19 @@
 A feed is one actor's stream of tokens into its slot. The loop knows nothing of turns, databases or
 clients: it asks every feed what is due, runs one step and tells each feed what came of its row.
 What a feed does then (journal, reply, stop) happens beside the loop, never in it.
+
+Where the guest's steps run by themselves, the next step is planned and handed over while one runs,
+and results are read one step late. A feed whose next token is not known yet says so (`DRAWN`), and
+the guest puts it in; whether its row runs at all is then the guest's to see. A feed that cannot
+foresee its next step sits one out. With one step at a time all this is the plain loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from statevisor.hypervisor import scheduler
@@ -24,7 +31,11 @@ class Feed(Protocol):
     slot: int
 
     def due(self, limit: int) -> Sequence[int]:
-        """The next tokens to absorb, at most `limit`; empty: the feed is done."""
+        """The next tokens to absorb, at most `limit`.
+
+        (DRAWN,) stands for the token that a row on its way will draw. Empty: nothing before the
+        rows on their way are back; the feed is done if there are none.
+        """
         ...
 
     def closes(self, count: int) -> bool:
@@ -33,6 +44,18 @@ class Feed(Protocol):
 
     def draw(self) -> Draw | None:
         """The draw to make once all known tokens are absorbed."""
+        ...
+
+    def stops(self) -> frozenset[int]:
+        """Drawn ids that end the feed."""
+        ...
+
+    def launched(self, count: int, *, draws: bool) -> None:
+        """A row with the next `count` due tokens is on its way."""
+        ...
+
+    def passed_over(self) -> None:
+        """A row on its way was not run: what it was to follow has ended the feed."""
         ...
 
     def absorbed(self, count: int) -> None:
@@ -64,6 +87,26 @@ class NotFinite(Exception):
     """The row's activations are not finite."""
 
 
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A feed and its rows in steps on their way."""
+
+    feed: Feed
+    flying: int = 0
+    error: Exception | None = None  #: what ended it; nothing more is told, its rows come back first
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A step on its way."""
+
+    planned: scheduler.Planned
+    members: list[_Member]  #: one per row
+    began: float
+    ticket: object = None
+    error: Exception | None = None  #: why it could not be submitted
+
+
 class StepLoop:
     """Steps all feeds of one guest together."""
 
@@ -76,56 +119,60 @@ class StepLoop:
         self._budget = max(min(budget, guest.step_tokens), guest.slots)
         self._clock = clock
         self._meter = meter
-        self._feeds: list[Feed] = []
+        self._members: list[_Member] = []
+        self._flights: deque[_Flight] = deque()
         self._wake = asyncio.Event()
         self._turn = 0
+        self._ended = 0.0  #: when the last step came back
 
     def add(self, feed: Feed) -> None:
         """Let a feed take part from the next step on."""
-        self._feeds.append(feed)
+        self._members.append(_Member(feed))
         self._wake.set()
 
     @property
     def feeds(self) -> int:
         """How many feeds take part."""
-        return len(self._feeds)
+        return len(self._members)
 
     async def run(self) -> None:
         """Step until cancelled."""
         while True:
-            if not self._feeds:
+            if not self._members:
                 self._wake.clear()
                 await self._wake.wait()
             await self.step()
 
     async def step(self) -> None:
-        """One step over every feed that has something due."""
-        feeds, works = self._gather()
-        if not works:
+        """Hand over what can be, then take the oldest step back and tell its feeds."""
+        fresh = self._launch()
+        if not self._flights:
             return
-        planned = scheduler.plan(works, self._budget, self._turn)
-        self._turn += 1
-        began = self._clock.monotonic()
+        flight = self._flights.popleft()
         try:
-            results = await self._engine.run(self._guest.step, planned.plan)
+            results = await self._engine.run(self._exchange, fresh, flight)
         except Exception as error:  # whatever the guest raises belongs to the rows of this step
-            self._fail([feeds[work] for work in planned.works], error)
+            self._broken(flight, error)
             return
-        self._meter.observe("step_seconds", self._clock.monotonic() - began)
-        self._meter.observe("step_rows", float(len(planned.works)))
-        bad: list[Feed] = []
-        for progress in scheduler.commit(planned, results):
-            feed = feeds[progress.work]
-            if not progress.result.finite:
-                bad.append(feed)
-                continue
-            feed.absorbed(progress.absorbed)
-            if progress.drew:
-                feed.drawn(progress.result)
-        self._fail(bad, NotFinite())
-        for feed in [feeds[work] for work in planned.works]:
-            if feed not in bad and feed.wants_image():
-                await self._stage(feed)
+        now = self._clock.monotonic()
+        self._meter.observe("step_seconds", now - max(flight.began, self._ended))
+        self._meter.observe("step_rows", float(len(flight.members)))
+        self._ended = now
+        self._commit(flight, results)
+        for member in flight.members:
+            if member.error is None and not member.flying and member.feed.wants_image():
+                await self._stage(member.feed)
+
+    def _exchange(self, fresh: Sequence[_Flight], oldest: _Flight) -> Sequence[RowResult]:
+        """On the engine thread: begin new steps, then wait for the oldest."""
+        for flight in fresh:
+            try:
+                flight.ticket = self._guest.submit(flight.planned.plan)
+            except Exception as error:  # told when it is this step's turn
+                flight.error = error
+        if oldest.error is not None:
+            raise oldest.error
+        return self._guest.collect(oldest.ticket)
 
     async def _stage(self, feed: Feed) -> None:
         """Copy a slot at its step boundary; what is done with the copy happens beside the loop."""
@@ -133,24 +180,71 @@ class StepLoop:
         await self._engine.run(self._guest.save, feed.slot, memoryview(row))
         feed.staged(row)
 
-    def _gather(self) -> tuple[list[Feed], list[scheduler.Work]]:
-        feeds: list[Feed] = []
-        works: list[scheduler.Work] = []
-        finished: list[Feed] = []
-        for feed in self._feeds:
-            gap = feed.due(self._budget)
-            if not gap:
-                finished.append(feed)
-                continue
-            feeds.append(feed)
-            closes = feed.closes(len(gap))
-            works.append(scheduler.Work(feed.slot, gap, closes, feed.draw() if closes else None))
-        for feed in finished:
-            self._feeds.remove(feed)
-            feed.closed(None)
-        return feeds, works
+    def _launch(self) -> list[_Flight]:
+        """Plan as many steps as may be on their way at once."""
+        fresh: list[_Flight] = []
+        while len(self._flights) < self._guest.steps_ahead:
+            members, works = self._gather()
+            if not works:
+                break
+            planned = scheduler.plan(works, self._budget, self._turn)
+            self._turn += 1
+            riders = [members[work] for work in planned.works]
+            for member, row in zip(riders, planned.plan.rows, strict=True):
+                member.flying += 1
+                member.feed.launched(len(row.tokens), draws=row.draw is not None)
+            flight = _Flight(planned, riders, self._clock.monotonic())
+            self._flights.append(flight)
+            fresh.append(flight)
+        return fresh
 
-    def _fail(self, feeds: list[Feed], error: Exception) -> None:
-        for feed in feeds:
-            self._feeds.remove(feed)
-            feed.closed(error)
+    def _gather(self) -> tuple[list[_Member], list[scheduler.Work]]:
+        members: list[_Member] = []
+        works: list[scheduler.Work] = []
+        finished: list[_Member] = []
+        for member in self._members:
+            if member.error is not None:
+                continue
+            feed = member.feed
+            gap = feed.due(self._budget)
+            if gap:
+                members.append(member)
+                closes = feed.closes(len(gap))
+                draw = feed.draw() if closes else None
+                works.append(scheduler.Work(feed.slot, gap, closes, draw, feed.stops()))
+            elif not member.flying:
+                finished.append(member)
+        for member in finished:
+            self._close(member)
+        return members, works
+
+    def _commit(self, flight: _Flight, results: Sequence[RowResult]) -> None:
+        progress = scheduler.commit(flight.planned, results)
+        for member, made in zip(flight.members, progress, strict=True):
+            member.flying -= 1
+            if member.error is not None:
+                continue
+            if not made.result.ran:
+                member.feed.passed_over()
+            elif not made.result.finite:
+                member.error = NotFinite()
+            else:
+                member.feed.absorbed(made.absorbed)
+                if made.drew:
+                    member.feed.drawn(made.result)
+        self._close_failed(flight)
+
+    def _broken(self, flight: _Flight, error: Exception) -> None:
+        for member in flight.members:
+            member.flying -= 1
+            member.error = member.error or error
+        self._close_failed(flight)
+
+    def _close_failed(self, flight: _Flight) -> None:
+        for member in flight.members:
+            if member.error is not None and not member.flying:
+                self._close(member)
+
+    def _close(self, member: _Member) -> None:
+        self._members.remove(member)
+        member.feed.closed(member.error)

@@ -87,10 +87,11 @@ class FamilyDiff:
 class Guest(Protocol):
     """A model with its bank of slots.
 
-    `step`, `clear`, `save`, `load` and `copy` are called from the engine thread only, one at a
-    time, and have taken effect when they return. `step` promises the exactness contract: the row
-    bytes and the drawn token of one row depend on the row's bytes before, its tokens and its draw,
-    and on nothing else; fed in any split they are the same bits.
+    `step`, `submit`, `collect`, `clear`, `save`, `load` and `copy` are called from the engine
+    thread only, one at a time. `clear`, `save`, `load` and `copy` see every step submitted before
+    and have taken effect when they return. A step promises the exactness contract: the row bytes
+    and the drawn token of one row depend on the row's bytes before, its tokens and its draw, and
+    on nothing else; fed in any split they are the same bits.
     """
 
     @property
@@ -120,8 +121,27 @@ class Guest(Protocol):
         """Names of the rules this guest can run, with their versions."""
         ...
 
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps are worth submitting before the first of them is collected: 1 or more.
+
+        More than 1 where a step runs by itself once it is submitted.
+        """
+        ...
+
     def step(self, plan: StepPlan) -> tuple[RowResult, ...]:
         """Run one batched forward pass; modifies the planned slots (and slot 0) only."""
+        ...
+
+    def submit(self, plan: StepPlan) -> object:
+        """Begin a step, whose rows may follow those of the step submitted before it.
+
+        Returns what `collect` takes; a step that has begun is collected, in the order of begin.
+        """
+        ...
+
+    def collect(self, ticket: Any) -> tuple[RowResult, ...]:
+        """Wait for a submitted step; results as `step` gives them, in the order of its rows."""
         ...
 
     def clear(self, slot: int) -> None:

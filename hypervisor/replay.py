@@ -17,21 +17,31 @@ class Replay:
         self.taken = 0
         self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._tokens = tokens
+        self._next = 0
 
     def due(self, limit: int) -> Sequence[int]:
-        return self._tokens[self.taken : self.taken + limit]
+        return self._tokens[self._next : self._next + limit]
 
     def closes(self, count: int) -> bool:
-        return self.taken + count == len(self._tokens)
+        return self._next + count == len(self._tokens)
 
     def draw(self) -> Draw | None:
         return None
+
+    def stops(self) -> frozenset[int]:
+        return frozenset()
+
+    def launched(self, count: int, *, draws: bool) -> None:
+        self._next += count
 
     def absorbed(self, count: int) -> None:
         self.taken += count
 
     def drawn(self, result: RowResult) -> None:
         raise AssertionError("a replay draws nothing")
+
+    def passed_over(self) -> None:
+        raise AssertionError("a replay follows nothing")
 
     def wants_image(self) -> bool:
         return False

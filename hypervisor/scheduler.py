@@ -23,6 +23,7 @@ class Work:
     gap: Sequence[int]  #: the next tokens to absorb, at least one; may be cut at the budget
     closes: bool  #: whether `gap` reaches the end of what is known
     draw: Draw | None  #: drawn only in the step that closes the gap
+    stops: frozenset[int] = frozenset()  #: drawn ids that no row of a next step may follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ def plan(works: Sequence[Work], budget: int, turn: int) -> Planned:
 
 
 def _row(work: Work, share: int) -> Row:
-    whole = share == len(work.gap) and work.closes
-    return Row(slot=work.slot, tokens=tuple(work.gap[:share]), draw=work.draw if whole else None)
+    if share == len(work.gap) and work.closes:
+        return Row(slot=work.slot, tokens=tuple(work.gap), draw=work.draw, stops=work.stops)
+    return Row(slot=work.slot, tokens=tuple(work.gap[:share]))
 
 
 def commit(planned: Planned, results: Sequence[RowResult]) -> tuple[Progress, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from statevisor.hypervisor.commands import TokenEvent
-from statevisor.hypervisor.plan import Logprobs, RowResult
+from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, Logprobs, RowResult
 from statevisor.hypervisor.ports import Tokenizer
 from statevisor.hypervisor.sampling import Draw, PenaltyCounts, SamplerSettings
 from statevisor.hypervisor.text import StopMatcher, TextStream
@@ -42,6 +42,9 @@ class Stage(Protocol):
         ...
 
 
+_FOLLOWING = (DRAWN,)
+
+
 class Turn:
     """The feed of one turn."""
 
@@ -65,13 +68,21 @@ class Turn:
         self.start = position  #: position of the first generated token
         self.told_at = now  #: when it began or its last token was told, of the monotonic clock
         self.taken = 0  #: tokens absorbed since the turn began
+        self._given = 0  #: and those that steps on their way will have absorbed
         self.generated: list[int] = []
         self.logprobs: list[Logprobs] = []
         self.finish: FinishReason | None = None
         self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._goal = goal
-        self._tokens = list(gap)
-        self._next = 0
+        self._tokens = list(gap)  #: known and not absorbed by a step that has come back
+        self._next = 0  #: the first of them that no step has been given yet
+        self._flying = 0  #: steps on their way with a row of this turn
+        self._awaited = 0  #: draws in them
+        self._pausing = False  #: an image is wanted once they are back
+        # Where the next step hangs on what only the host can work out, it waits for this one.
+        self._foresees = not (goal.stop or goal.settings.penalised) and (
+            len(goal.stop_ids) <= MOST_STOPS
+        )
         self._counts = counts
         self._tokenizer = tokenizer
         self._text = TextStream()
@@ -125,45 +136,74 @@ class Turn:
         return events
 
     def cancel(self) -> None:
-        """End the turn after the step that runs now."""
+        """End the turn after the steps that are on their way."""
         self._cancelled = True
 
     # -- the feed --------------------------------------------------------------------------------
     def due(self, limit: int) -> Sequence[int]:
         if self.finish is not None or self._cancelled:
             return ()
+        if self._flying and self._stage is not None:
+            # an image of what the steps on their way leave comes before the next one
+            self._pausing = self._pausing or self._stage.due(self._given)
+            if self._pausing:
+                return ()
+        if self._awaited:
+            more = len(self.generated) + self._awaited < self._goal.max_tokens
+            return _FOLLOWING if more and self._foresees else ()
         # where nothing is drawn the last token stays pending, as after every turn
         stop = len(self._tokens) - (1 if self._goal.max_tokens == 0 else 0)
         return self._tokens[self._next : min(self._next + limit, stop)]
 
     def closes(self, count: int) -> bool:
+        if self._awaited:
+            return True
         return self._goal.max_tokens > 0 and self._next + count == len(self._tokens)
 
     def draw(self) -> Draw | None:
+        position = self.position + self._awaited
         return Draw(
             seed=self._goal.seed,
-            position=self.position,
+            position=position,
             settings=self._goal.settings,
-            bias=self._counts.bias(self.position),
+            bias=self._counts.bias(position),
         )
 
+    def stops(self) -> frozenset[int]:
+        return self._goal.stop_ids
+
+    def launched(self, count: int, *, draws: bool) -> None:
+        if not self._awaited:
+            self._next += count
+        self._given += count
+        self._flying += 1
+        self._awaited += draws
+
     def absorbed(self, count: int) -> None:
-        self._next += count
         self.taken += count
+        self._flying -= 1
 
     def drawn(self, result: RowResult) -> None:
         assert result.token is not None
-        self._tokens, self._next = [result.token], 0
+        self._awaited -= 1
+        # where a step with this token is on its way already, it is not due any more
+        self._tokens, self._next = [result.token], 1 if self._awaited else 0
         self._push(self, self._take(result.token, result.logprobs))
 
+    def passed_over(self) -> None:
+        assert self.finish is not None, "only a token that ends the turn is not followed"
+        self._given -= 1
+        self._flying -= 1
+        self._awaited -= 1
+
     def wants_image(self) -> bool:
-        pending = self._next < len(self._tokens)
-        return (
-            self._stage is not None
-            and self.finish is None
-            and pending
-            and self._stage.due(self.taken)
-        )
+        if self._stage is None or self._flying or self.finish is not None:
+            return False
+        if self._next >= len(self._tokens):
+            return False
+        wanted = self._pausing or self._stage.due(self.taken)
+        self._pausing = False
+        return wanted
 
     def staged(self, row: bytearray) -> None:
         assert self._stage is not None
@@ -207,4 +247,5 @@ class Turn:
             return FinishReason.STOP
         if len(self.generated) >= self._goal.max_tokens:
             return FinishReason.LENGTH
-        return FinishReason.CANCELLED if self._cancelled else None
+        # what is on its way is part of the transcript: the end is behind it
+        return FinishReason.CANCELLED if self._cancelled and not self._awaited else None

@@ -13,7 +13,7 @@ from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.guests.toy import ToyGuest
 from statevisor.hypervisor.errors import InvalidRequest
-from statevisor.hypervisor.plan import Row, RowResult, StepPlan
+from statevisor.hypervisor.plan import DRAWN, Row, RowResult, StepPlan
 from statevisor.hypervisor.ports import Guest, Mutation
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
@@ -216,3 +216,63 @@ def test_a_state_that_is_not_finite_is_told_and_stays_alone(guest: Guest) -> Non
     assert not sick.finite
     assert sick.token is None
     assert well == control
+
+
+# -- rows that follow -----------------------------------------------------------------------------
+def chain(guest: Guest, plans: Sequence[StepPlan]) -> list[tuple[RowResult, ...]]:
+    """Every step begins before the one before it is collected."""
+    assert guest.steps_ahead >= 1
+    waiting, results = [guest.submit(plans[0])], []
+    for plan in plans[1:]:
+        waiting.append(guest.submit(plan))
+        results.append(guest.collect(waiting.pop(0)))
+    return [*results, guest.collect(waiting.pop())]
+
+
+def following(slot: int, count: int, stops: frozenset[int] = frozenset()) -> list[StepPlan]:
+    """A row and `count` that follow it."""
+    fed = [tokens(10, 4), *[(DRAWN,)] * count]
+    return [
+        StepPlan(rows=(Row(slot=slot, tokens=text, draw=draw(3, at), stops=stops),))
+        for at, text in enumerate(fed)
+    ]
+
+
+def test_rows_that_follow_are_rows_with_the_drawn_token(guest: Guest) -> None:
+    fresh(guest, 1, 2)
+    drawn = [results[0].token for results in chain(guest, following(1, 5))]
+    last: tuple[int, ...] = tokens(10, 4)
+    for at, token in enumerate(drawn):
+        (result,) = guest.step(StepPlan(rows=(Row(slot=2, tokens=last, draw=draw(3, at)),)))
+        assert result.token == token
+        assert token is not None
+        last = (token,)
+    assert row(guest, 1) == row(guest, 2)
+
+
+def test_behind_a_stop_nothing_is_run(guest: Guest) -> None:
+    fresh(guest, 1, 2)
+    free = chain(guest, following(1, 3))
+    stop = free[1][0].token
+    assert stop is not None
+    if free[0][0].token == stop:
+        pytest.skip("the first token is the stop already")
+    results = chain(guest, following(2, 3, frozenset({stop})))
+    assert [result.ran for (result,) in results] == [True, True, False, False]
+    assert results[:2] == free[:2]
+    fresh(guest, 1)
+    chain(guest, following(1, 1))
+    assert row(guest, 2) == row(guest, 1)
+
+
+def test_behind_a_row_that_drew_nothing_nothing_is_run(guest: Guest) -> None:
+    fresh(guest, 1, 2)
+    plans = [
+        StepPlan(rows=(Row(slot=1, tokens=(65,)), Row(slot=2, tokens=(66,), draw=draw(1, 1)))),
+        StepPlan(rows=(Row(slot=2, tokens=(DRAWN,)), Row(slot=1, tokens=(DRAWN,)))),
+    ]
+    _, (ran, idle) = chain(guest, plans)
+    assert (ran.ran, idle.ran) == (True, False)
+    fresh(guest, 3)
+    feed(guest, {3: (65,)})
+    assert row(guest, 1) == row(guest, 3)

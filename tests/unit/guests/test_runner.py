@@ -16,7 +16,7 @@ from statevisor.guests.runner import Runner, golden_probe
 from statevisor.guests.sampling import sample
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.hypervisor.errors import InvalidRequest
-from statevisor.hypervisor.plan import Row, StepPlan
+from statevisor.hypervisor.plan import DRAWN, Row, StepPlan
 from statevisor.hypervisor.ports import Guest, Mutation
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
@@ -117,7 +117,8 @@ def test_an_empty_plan_is_no_step() -> None:
         (Row(slot=2, tokens=(1,)), Row(slot=2, tokens=(1,))),
         (Row(slot=1, tokens=()),),
         (Row(slot=1, tokens=(272,)),),
-        (Row(slot=1, tokens=(-1,)),),
+        (Row(slot=1, tokens=(-2,)),),
+        (Row(slot=1, tokens=(DRAWN, 1)),),
         (Row(slot=1, tokens=(1,) * 33),),
     ],
 )

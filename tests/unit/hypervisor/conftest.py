@@ -67,13 +67,14 @@ class World:
     clock: StillClock = field(default_factory=StillClock)
     meter: Tally = field(default_factory=Tally)
     build: str = "toy-1"
+    guest_type: type[ToyGuest] = ToyGuest
 
     def __post_init__(self) -> None:
         self.boot()
 
     def boot(self) -> None:
         """A fresh process over the same folder."""
-        self.guest = ToyGuest(slots=self.slots, build=self.build)
+        self.guest = self.guest_type(slots=self.slots, build=self.build)
         settings = {"slot_wait_s": 0.2, "host_bytes": ROW_BYTES * self.frames, **self.config}
         self.visor = Visor(
             guests=[self.guest],

@@ -1,0 +1,211 @@
+"""Steps ahead: planned while one runs, read one step late, and not a bit of difference."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from statevisor.guests.toy import EOS, POISON, ToyGuest
+from statevisor.hypervisor.commands import Append, Generate
+from statevisor.hypervisor.errors import ActorQuarantined
+from statevisor.hypervisor.plan import DRAWN, RowResult
+from statevisor.hypervisor.sampling import SamplerSettings
+from statevisor.hypervisor.vocab import FinishReason
+
+HOT = SamplerSettings(temperature=1.0)
+
+CASES: dict[str, dict[str, Any]] = {
+    "greedy": {"settings": SamplerSettings()},
+    "hot": {"settings": HOT},
+    "one token": {"max_tokens": 1},
+    "two tokens": {"max_tokens": 2},
+    "penalties": {"settings": SamplerSettings(temperature=1.0, frequency_penalty=0.7)},
+    "logprobs": {"settings": SamplerSettings(temperature=1.0, logprobs=3)},
+    "stop string": {"stop": ("e", "t ")},
+    "stop token": {"ignore_eos": False, "max_tokens": 300},
+}
+
+
+class Ahead(ToyGuest):
+    """A toy whose steps begin before the last is collected; keeps what was asked of it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.steps_ahead = 2
+        self.asked: list[str] = []
+        self.plans: list[Any] = []
+
+    def submit(self, plan: Any) -> Any:
+        self.asked.append("submit")
+        self.plans.append(plan)
+        return super().submit(plan)
+
+    def collect(self, ticket: Any) -> Any:
+        self.asked.append("collect")
+        return super().collect(ticket)
+
+
+@pytest.fixture
+async def pair(worlds: Callable[..., Any]) -> tuple[Any, Any]:
+    """A world that steps ahead and a plain one."""
+    return await worlds(guest_type=Ahead), await worlds()
+
+
+def rows_of(world: Any) -> list[list[int]]:
+    """The states of all slots."""
+    rows = [list(row) for row in world.guest._bank[1:]]
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_turn_says_the_same_and_leaves_the_same_state(pair: Any, case: str) -> None:
+    views = []
+    for world in pair:
+        said = []
+        for seed in range(4):
+            await world.create(f"a{seed}", seed=seed)
+            said.append(await world.say(f"a{seed}", " and", **CASES[case]))
+            said.append(await world.say(f"a{seed}", max_tokens=3))
+        views.append([replace(view, id="") for view in said])
+    assert views[0] == views[1]
+    assert rows_of(pair[0]) == rows_of(pair[1])
+    if case == "stop token":
+        assert any(view.token_ids[-1] == EOS for view in views[0])
+
+
+async def test_turns_beside_each_other_leave_the_states_of_turns_alone(pair: Any) -> None:
+    ahead, plain = pair
+    told = []
+    for world in pair:
+        for name, seed in (("a", 1), ("b", 2), ("c", 3)):
+            await world.create(name, seed=seed)
+        turns = [world.say("a", **CASES["stop token"]), world.say("b", max_tokens=40)]
+        turns.append(world.say("c", " why", **CASES["stop string"]))
+        if world is plain:
+            told.append([await turn for turn in turns])
+        else:
+            told.append(await asyncio.gather(*turns))
+    assert [view.token_ids for view in told[0]] == [view.token_ids for view in told[1]]
+    assert rows_of(ahead) == rows_of(plain)
+
+
+async def test_the_next_step_begins_before_the_last_is_read(pair: Any) -> None:
+    world, _ = pair
+    await world.create("a", "x" * 150)
+    world.guest.asked.clear()
+    await world.say("a", max_tokens=5)
+    assert world.guest.asked == ["submit", *["submit", "collect"] * 4, "collect"]
+    followed = [row.tokens for plan in world.guest.plans[-4:] for row in plan.rows]
+    assert followed == [(DRAWN,)] * 4
+
+
+async def test_what_only_the_host_can_see_is_not_run_ahead(pair: Any) -> None:
+    world, _ = pair
+    await world.create("a")
+    for case in ("penalties", "stop string"):
+        await world.say("a", **CASES[case])
+    await world.say("a", max_tokens=1)
+    assert not any(row.follows for plan in world.guest.plans for row in plan.rows)
+
+
+class Unmasked(Ahead):
+    """The guard taken out: a row is run, and only its result kept back, although the row before it
+    drew a stop."""
+
+    def submit(self, plan: Any) -> Any:
+        self.fed: dict[int, int] = {}
+        rows = tuple(replace(row, stops=frozenset()) for row in plan.rows)
+        results = super().submit(replace(plan, rows=rows))
+        return tuple(
+            RowResult(ran=False) if row.follows and self.fed[row.slot] in row.stops else result
+            for row, result in zip(plan.rows, results, strict=True)
+        )
+
+    def _row(self, slot: int, tokens: Any, draw: Any) -> Any:
+        self.fed[slot] = tokens[-1]
+        return super()._row(slot, tokens, draw)
+
+
+async def test_a_stop_that_is_not_masked_is_told_apart(worlds: Callable[..., Any]) -> None:
+    bad, plain = await worlds(guest_type=Unmasked), await worlds()
+    said = []
+    for world in (bad, plain):
+        await world.create("a", seed=1)
+        said.append(await world.say("a", **CASES["stop token"]))
+    assert said[0].token_ids == said[1].token_ids
+    assert said[0].finish is FinishReason.STOP
+    assert rows_of(bad) != rows_of(plain)
+
+
+async def test_what_was_launched_before_a_cancel_is_committed(pair: Any) -> None:
+    ahead, plain = pair
+    for world in pair:
+        await world.create("a")
+    stream = await ahead.visor.generate(Generate(actor="a", max_tokens=200, settings=HOT))
+    async for event in stream:
+        if event.index == 5:
+            stream.cancel()
+            break
+    view = await stream.result()
+    assert view.finish is FinishReason.CANCELLED
+    assert len(view.token_ids) > 5
+    rest = await ahead.say("a", max_tokens=9)
+    more = await ahead.say("a", max_tokens=9)
+    whole = await plain.say("a", max_tokens=len(view.token_ids) + 18)
+    assert view.token_ids + rest.token_ids + more.token_ids == whole.token_ids
+    assert rows_of(ahead) == rows_of(plain)
+
+
+@pytest.mark.parametrize("failing", ["submit", "collect"])
+async def test_a_step_that_breaks_fails_its_rows_and_loses_nothing(pair: Any, failing: str) -> None:
+    ahead, plain = pair
+    for world in pair:
+        await world.create("a")
+    sound, calls = getattr(ahead.guest, failing), iter(range(100))
+
+    def breaks(given: Any) -> Any:
+        if next(calls) == 4:
+            raise RuntimeError("device lost")
+        return sound(given)
+
+    setattr(ahead.guest, failing, breaks)
+    view = await ahead.say("a", max_tokens=20)
+    assert (view.finish, view.error) == (FinishReason.ERROR, "internal")
+    assert 0 < len(view.token_ids) < 20
+    rest = await ahead.say("a", max_tokens=20 - len(view.token_ids))
+    whole = await plain.say("a", max_tokens=20)
+    assert view.token_ids + rest.token_ids == whole.token_ids
+
+
+async def test_a_row_that_is_not_finite_ends_alone(pair: Any) -> None:
+    told = []
+    for world in pair:
+        await world.create("good")
+        await world.create("bad")
+        good = asyncio.create_task(world.say("good", max_tokens=30))
+        append = Append(actor="bad", prompt=(65, POISON, *[66] * 100))
+        view = await world.visor.append(append)
+        told.append((view.finish, view.error, (await good).token_ids))
+        with pytest.raises(ActorQuarantined):
+            await world.say("bad")
+    assert told[0] == told[1]
+    assert told[0][1] == ActorQuarantined.code
+
+
+async def test_images_are_taken_at_their_step_with_nothing_on_its_way(
+    worlds: Callable[..., Any],
+) -> None:
+    images = []
+    for guest_type in (Ahead, ToyGuest):
+        world = await worlds(
+            guest_type=guest_type, config={"step_tokens": 4, "checkpoint_tokens": 10}
+        )
+        await world.create("a", "a long story " * 20)
+        await world.say("a", max_tokens=60)
+        await world.crash()
+        images.append((await world.say("a", max_tokens=20)).token_ids)
+    assert images[0] == images[1]
