@@ -12,10 +12,13 @@ from typing import Any
 import torch
 
 from statevisor.guests import FAMILIES, GuestConfig
+from statevisor.guests.bank import Bank
 from statevisor.guests.checkpoints import load_checkpoint
 from statevisor.guests.invariance import check_row_invariance
+from statevisor.guests.model import Model
 from statevisor.guests.ops_cpu import CpuOps
-from statevisor.guests.runner import Runner, Step
+from statevisor.guests.plain_steps import Steps
+from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizers import load_tokenizer
 from statevisor.hypervisor.errors import CapabilityMissing, CheckpointInvalid, ModelNotFound
 
@@ -27,7 +30,7 @@ def build(config: GuestConfig, *, verify: bool) -> Runner:
     path = find(config.model)
     geometry, tensors = load_checkpoint(path)
     tokenizer = load_tokenizer(path)
-    ops, wrap = _backend(config)
+    ops, steps = _backend(config)
     model = _model_class("rwkv7").build(geometry, tensors, ops, config.state_dtype)
     if tokenizer.vocab_size > model.vocab:
         raise CheckpointInvalid(
@@ -42,7 +45,7 @@ def build(config: GuestConfig, *, verify: bool) -> Runner:
         tokenizer=tokenizer,
         slots=config.slots,
         step_tokens=config.step_tokens,
-        wrap=wrap,
+        steps=steps,
     )
 
 
@@ -61,28 +64,23 @@ def _model_class(family: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _backend(config: GuestConfig) -> tuple[Any, Callable[[Step], Step]]:
-    """The operators of a device, and what is put around a step there."""
+def _backend(config: GuestConfig) -> tuple[Any, Callable[[Model, Bank], Steps] | None]:
+    """The operators of a device, and how a bank is stepped there."""
     cuda = torch.cuda.is_available()
     if config.device == "cpu" or (config.device == "auto" and not cuda):
         # The other half is for the event loop and the journal: threads that wait for a core spin.
-        return CpuOps(config.threads or max(1, (os.cpu_count() or 1) // 2)), _plain
+        return CpuOps(config.threads or max(1, (os.cpu_count() or 1) // 2)), None
     if not cuda:
         raise CapabilityMissing("torch finds no CUDA device", hint="Start with --device cpu.")
     # Imported here: without a driver the kernels' compiler warns of its absence.
-    from statevisor.guests.graphs import GraphedForward
+    from statevisor.guests.device_steps import DeviceSteps
     from statevisor.guests.ops_triton import TritonOps
 
     device = torch.device("cuda", torch.cuda.current_device())
 
-    def graphed(step: Step) -> Step:
-        captured = GraphedForward(step, slots=config.slots, device=device)
-        with torch.inference_mode():
-            captured.capture()
-        return captured
+    def captured(model: Model, bank: Bank) -> Steps:
+        steps = DeviceSteps(model, bank)
+        steps.capture()
+        return steps
 
-    return TritonOps(device, torch.bfloat16), graphed
-
-
-def _plain(step: Step) -> Step:
-    return step
+    return TritonOps(device, torch.bfloat16), captured

@@ -14,7 +14,7 @@ import torch
 
 from statevisor.guests.ops import RaggedBatch
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 #: Lengths of prompts that are fed to the padding slot at start, so that kernels which only longer
 #: batches use are compiled before the first one comes.
@@ -81,7 +81,7 @@ class GraphedForward:
         Runs padding rows, so it modifies slot 0.
         """
         for tokens in PROMPTS:
-            self.eager(_prompt(tokens, self._rows.batch(1).slots.device))
+            self.eager(prompt(tokens, self._rows.batch(1).slots.device))
         pool = None
         for size in reversed(self.buckets):
             batch = self._rows.batch(size)
@@ -109,7 +109,7 @@ class GraphedForward:
         return result[:rows]
 
 
-def _prompt(tokens: int, device: torch.device) -> RaggedBatch:
+def prompt(tokens: int, device: torch.device) -> RaggedBatch:
     """One padding row of many tokens."""
     zeros = torch.zeros(tokens, dtype=torch.int64, device=device)
     return RaggedBatch(

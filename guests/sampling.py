@@ -37,7 +37,7 @@ MAX_VOCAB = 2**22
 WEIGHT_BITS = 40
 
 #: top_p is used in units of 2^-30.
-_TOP_P_BITS = 30
+TOP_P_BITS = 30
 #: How many ranks are looked at before a whole row is sorted.
 _SHORT_RANKS = 1024
 #: Elements of one block on a CPU: what fits its cache beside the temporaries.
@@ -248,7 +248,7 @@ def _head_cut(
     head = head.masked_fill_(torch.arange(ranks, device=weights.device) >= limit, 0)
     sums = head.cumsum(1)
     total = torch.where(limit < vocab, sums[:, -1:], weights.sum(dim=1, keepdim=True))
-    share = [max(1, round(draw.settings.top_p * 2**_TOP_P_BITS)) for draw in draws]
+    share = [max(1, round(draw.settings.top_p * 2**TOP_P_BITS)) for draw in draws]
     need = _share_of(total, _column(share, torch.int64, weights))
     settled = torch.where(limit < vocab, limit <= ranks, sums[:, -1:] >= need)
     head = head.masked_fill(sums - head >= need, 0)
@@ -257,9 +257,9 @@ def _head_cut(
 
 def _share_of(total: Tensor, share: Tensor) -> Tensor:
     # ceil(total * share / 2^30) in two parts, so that no product leaves 63 bits.
-    mask = (1 << _TOP_P_BITS) - 1
+    mask = (1 << TOP_P_BITS) - 1
     low = (total & mask) * share
-    return (total >> _TOP_P_BITS) * share + ((low + mask) >> _TOP_P_BITS)
+    return (total >> TOP_P_BITS) * share + ((low + mask) >> TOP_P_BITS)
 
 
 def _scaled(total: Tensor, randoms: Tensor) -> Tensor:

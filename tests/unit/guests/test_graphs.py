@@ -8,8 +8,8 @@ from statevisor.guests.graphs import (
     BUCKETS,
     DecodeRows,
     GraphedForward,
-    _prompt,
     fitting_buckets,
+    prompt,
 )
 from statevisor.guests.ops import RaggedBatch
 from statevisor.hypervisor.plan import Row
@@ -65,7 +65,7 @@ def test_without_a_graph_every_batch_takes_the_eager_step():
 
 def test_the_prompt_fed_at_start_is_one_padding_row():
     wanted = pack([Row(slot=0, tokens=(0,) * 5)], CPU)
-    prompt = _prompt(5, CPU)
+    fed = prompt(5, CPU)
     for name in ("tokens", "slots", "starts", "rows", "firsts", "lasts"):
-        assert torch.equal(getattr(prompt, name), getattr(wanted, name)), name
-    assert prompt.longest == wanted.longest
+        assert torch.equal(getattr(fed, name), getattr(wanted, name)), name
+    assert fed.longest == wanted.longest

@@ -39,4 +39,7 @@ def test_every_kernel_file_has_its_tests() -> None:
         "kernels_shift",
         "kernels_linear",
         "kernels_guest",
+        "kernels_sampling",
+        "kernels_steps",
+        "kernels_fused",
     }

@@ -1,0 +1,133 @@
+"""Whole steps of the device way, interpreted and without graphs, against steps that run at once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from statevisor.guests.device_steps import DeviceSteps
+from statevisor.guests.families.rwkv7 import Rwkv7Config, Rwkv7Model, random_weights
+from statevisor.guests.ops_cpu import CpuOps
+from statevisor.guests.runner import Runner
+from statevisor.guests.tokenizer_bytes import ByteTokenizer
+from statevisor.hypervisor.plan import DRAWN, Row, RowResult, StepPlan
+from statevisor.hypervisor.sampling import Draw, SamplerSettings
+
+CONFIG = Rwkv7Config(
+    layers=1, width=64, heads=1, ffn=64, rank_w=8, rank_a=8, rank_v=8, rank_g=8, vocab=272
+)
+TENSORS = random_weights(CONFIG, 1)
+SLOTS = 5
+SETTINGS = (
+    SamplerSettings(),
+    SamplerSettings(temperature=0.8, top_p=0.9),
+    SamplerSettings(temperature=1.0, logprobs=2),
+)
+
+
+def make_guest(steps: Any = None) -> Runner:
+    ops = CpuOps(1)
+    model = Rwkv7Model.build(CONFIG, TENSORS, ops, "F32")
+    ops.admit(model.matrices())
+    tokenizer = ByteTokenizer()
+    guest = Runner(
+        name="t", model=model, tokenizer=tokenizer, slots=SLOTS, step_tokens=64, steps=steps
+    )
+    guest.bank.bytes.zero_()
+    return guest
+
+
+def on_device(model: Any, bank: Any) -> DeviceSteps:
+    return DeviceSteps(model, bank, buckets=(2, 4, 8))
+
+
+class World:
+    """Random plans; every row that drew may be followed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.drew: set[int] = set()
+
+    def plan(self) -> StepPlan:
+        chance = self.chance
+        slots = chance.sample(range(1, SLOTS + 1), chance.randint(1, SLOTS))
+        rows = []
+        for slot in slots:
+            draw = Draw(
+                seed=slot,
+                position=chance.randrange(1000),
+                settings=chance.choice(SETTINGS),
+                bias=((chance.randrange(272), 2.5),) if chance.random() < 0.3 else (),
+            )
+            tokens = tuple(chance.randrange(272) for _ in range(chance.choice((1, 1, 1, 3))))
+            if slot in self.drew and chance.random() < 0.8:
+                tokens = (DRAWN,)
+            drawing = chance.random() < 0.8
+            stops = frozenset(chance.sample(range(272), 8))
+            rows.append(Row(slot=slot, tokens=tokens, draw=draw if drawing else None, stops=stops))
+        self.drew = {row.slot for row in rows if row.draw is not None}
+        return StepPlan(rows=tuple(rows))
+
+
+def pipelined(guest: Runner, plans: list[StepPlan]) -> list[tuple[RowResult, ...]]:
+    tickets, results = [guest.submit(plans[0])], []
+    for plan in plans[1:]:
+        tickets.append(guest.submit(plan))
+        results.append(guest.collect(tickets.pop(0)))
+    return [*results, guest.collect(tickets.pop())]
+
+
+def test_steps_on_the_device_are_the_steps_that_run_at_once() -> None:
+    world = World(4)
+    plans = [world.plan() for _ in range(7)]
+    plain, device = make_guest(), make_guest(on_device)
+    assert (plain.steps_ahead, device.steps_ahead) == (1, 2)
+    assert pipelined(device, plans) == [plain.step(plan) for plan in plans]
+    assert torch.equal(device.bank.bytes[1:], plain.bank.bytes[1:])
+    assert any(row.follows for plan in plans for row in plan.rows)
+
+
+def stopping(guest: Runner, stops: frozenset[int]) -> tuple[RowResult, bytes]:
+    """The result of a row that follows, and its state."""
+    greedy = Draw(seed=1, position=1, settings=SamplerSettings())
+    first = Row(slot=2, tokens=(7,), draw=greedy, stops=stops)
+    follows = replace(first, tokens=(DRAWN,))
+    _, (result,) = pipelined(guest, [StepPlan(rows=(first,)), StepPlan(rows=(follows,))])
+    out = bytearray(guest.layout.row_bytes)
+    guest.save(2, memoryview(out))
+    return result, bytes(out)
+
+
+@pytest.mark.parametrize("steps", [None, on_device], ids=["at once", "device"])
+def test_nothing_is_done_behind_a_stop(steps: Any) -> None:
+    guest = make_guest(steps)
+    (first,) = guest.step(StepPlan(rows=(Row(slot=1, tokens=(7,), draw=GREEDY),)))
+    alone = bytearray(guest.layout.row_bytes)
+    guest.save(1, memoryview(alone))
+    result, state = stopping(guest, frozenset({first.token}))
+    assert result == RowResult(ran=False)
+    assert state == bytes(alone)
+    # the control: without the stop the state goes on
+    result, state = stopping(make_guest(steps), frozenset())
+    assert result.ran
+    assert state != bytes(alone)
+
+
+GREEDY = Draw(seed=1, position=1, settings=SamplerSettings())
+
+
+@pytest.mark.parametrize("steps", [None, on_device], ids=["at once", "device"])
+def test_nothing_is_done_behind_a_row_that_is_not_finite(steps: Any) -> None:
+    guest = make_guest(steps)
+    guest.bank.views["shift_att"][3, 0, 5] = torch.nan
+    plans = [
+        StepPlan(rows=(Row(slot=3, tokens=(7,), draw=GREEDY), Row(slot=1, tokens=(8,)))),
+        StepPlan(rows=(Row(slot=1, tokens=(9,)), Row(slot=3, tokens=(DRAWN,), draw=GREEDY))),
+    ]
+    first, second = pipelined(guest, plans)
+    assert first == (RowResult(finite=False), RowResult())
+    assert second == (RowResult(), RowResult(ran=False))
