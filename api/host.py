@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,13 @@ class Host:
     version: str
     _visor: Visor | None = field(default=None, init=False)
     draining: bool = field(default=False, init=False)
+    #: Called when a visor has come and when draining begins.
+    changed: Callable[[], object] = field(default=lambda: None, init=False)
 
     def attach(self, visor: Visor) -> None:
         """Serve this visor from now on."""
         self._visor = visor
+        self.changed()
 
     @property
     def loaded(self) -> bool:
@@ -53,7 +57,17 @@ class Host:
         """Take no new work, end what runs, and leave everything in the lowest tier."""
         visor = self.visor
         self.draining = True
+        self.changed()
         return await visor.drain(self.settings.drain_s)
+
+    async def page(self) -> bytes:
+        """The metrics of this moment."""
+        gauges: dict[str, float] = {}
+        if self._visor is not None:
+            tiers = await self._visor.tiers()
+            gauges = {f"tier_bytes_{tier.tier.value}": tier.used_bytes for tier in tiers}
+            gauges.update(self._visor.stats())
+        return self.meter.page(gauges)
 
 
 HOST = web.AppKey("host", Host)

@@ -26,12 +26,7 @@ async def version(call: Call[Nothing, NoQuery]) -> Reply:
 
 async def scrape(call: Call[Nothing, NoQuery]) -> Reply:
     """Prometheus metrics."""
-    gauges: dict[str, float] = {}
-    if call.host.loaded:
-        tiers = await call.visor.tiers()
-        gauges = {f"tier_bytes_{tier.tier.value}": tier.used_bytes for tier in tiers}
-        gauges.update(call.visor.stats())
-    page = call.host.meter.page(gauges)
+    page = await call.host.page()
     return Reply(raw=page, headers={"Content-Type": metrics.CONTENT_TYPE})
 
 

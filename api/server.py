@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import json
 import os
 import signal
@@ -16,20 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from aiohttp import web
 
 from statevisor.api import logs
-from statevisor.api.app import build_app
-from statevisor.api.auth import is_loopback
 from statevisor.api.compose import powered
+from statevisor.api.front import listening
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
-from statevisor.api.settings import ServerSettings, Settings
-from statevisor.hypervisor.errors import StatevisorError, Unavailable
+from statevisor.api.settings import Settings
+from statevisor.hypervisor.errors import StatevisorError
 
 #: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
 _SWITCH_S = 5e-4
-_BACKLOG = 1024
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +50,8 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """
     server = settings.server()
     host = Host(settings=server, meter=PrometheusMeter(), version=version("statevisor"))
-    async with _listening(host) as runner:
-        url = _address(runner)
+    async with listening(host, settings) as front:
+        url = front.url
         if server.port_file is not None:
             _announce(server.port_file, url)
         log.info("listening", url=url)
@@ -75,7 +71,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             drained = await host.drain()
             log.info("drained", hibernated=drained.hibernated, failed=drained.failed)
             # nobody may call a visor that is closed
-            await runner.cleanup()
+            await front.close()
 
 
 async def _ends_before(stop: asyncio.Event, work: asyncio.Task[Any]) -> bool:
@@ -112,26 +108,6 @@ async def signalled() -> AsyncIterator[asyncio.Event]:
             loop.remove_signal_handler(one)
 
 
-@asynccontextmanager
-async def _listening(host: Host) -> AsyncIterator[web.AppRunner]:
-    """The application on its socket. Raises: Unavailable."""
-    settings = host.settings
-    if settings.token is None and not is_loopback(settings.host):
-        log.warning("anyone who reaches this address may do anything", host=settings.host)
-    runner = web.AppRunner(
-        build_app(host),
-        handler_cancellation=True,  # a client that goes away ends its handler: see api/sse.py
-        access_log=None,
-        shutdown_timeout=settings.drain_s,
-    )
-    await runner.setup()
-    try:
-        await _listen(runner, settings)
-        yield runner
-    finally:
-        await runner.cleanup()
-
-
 def _settle() -> None:
     """Take what is loaded out of the garbage collector's sight.
 
@@ -141,26 +117,6 @@ def _settle() -> None:
     # no collection before: it would take a good part of a second to find a few megabytes
     gc.freeze()
     gc.enable()
-
-
-async def _listen(runner: web.AppRunner, settings: ServerSettings) -> None:
-    """Raises: Unavailable."""
-    try:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG).start()
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-            hint="Is another server there? Choose another --port, or 0 for any free one.",
-        ) from error
-
-
-def _address(runner: web.AppRunner) -> str:
-    """Where a client on this machine reaches the server."""
-    host, port = runner.addresses[0][:2]
-    address = ipaddress.ip_address(host)
-    if address.is_unspecified:
-        host = "127.0.0.1" if address.version == 4 else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _announce(path: Path, url: str) -> None:

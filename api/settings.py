@@ -41,6 +41,8 @@ class ServerSettings:
     prompt_tokens: int = 1 << 20  #: most tokens in one prompt
 
 
+#: There is one if the driver is loaded; only the guest may ask torch.
+_GPU = Path("/dev/nvidiactl")
 _SERVER, _VISOR, _GUEST = ServerSettings(), VisorConfig(), GuestConfig()
 
 
@@ -60,6 +62,9 @@ class Settings(BaseModel):
     heartbeat_s: Seconds = _SERVER.heartbeat_s
     stall_s: Seconds = _SERVER.stall_s
     drain_s: Annotated[float, Field(ge=0, lt=1e9)] = _SERVER.drain_s
+    workers: Annotated[
+        int | None, Field(ge=0, le=64, description="processes for HTTP; None: 2 beside a GPU")
+    ] = None
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
 
@@ -98,6 +103,16 @@ class Settings(BaseModel):
     def guest(self) -> GuestConfig:
         """The model and its bank."""
         return GuestConfig(**self._shared(GuestConfig))
+
+    def worker_processes(self) -> int:
+        """How many processes speak HTTP beside the engine's; 0: it does that itself.
+
+        On a CPU the model needs the cores that workers would take.
+        """
+        if self.workers is not None:
+            return self.workers
+        gpu = self.device == "cuda" or (self.device == "auto" and _GPU.exists())
+        return 2 if gpu else 0
 
     def _shared(self, part: type[Any]) -> dict[str, Any]:
         """The values of one part's fields."""

@@ -37,6 +37,9 @@ def serve(
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Replay journals of another build.")
     ] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes for HTTP. Default: 2 beside a GPU, else 0.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
     more: Annotated[
@@ -61,6 +64,7 @@ def serve(
         "device": device,
         "threads": threads,
         "accept_drift": accept_drift or None,
+        "workers": workers,
         "log_level": log_level,
         **(pairs(more) or {}),
     }

@@ -53,6 +53,11 @@ class Machine:
             f"the server did not start:\n{self.last_words()}", hint="See the log above."
         )
 
+    @property
+    def pid(self) -> int | None:
+        """Of the server that runs now."""
+        return None if self._child is None else self._child.pid
+
     def kill(self) -> None:
         """End it as a power cut would: no signal it could handle."""
         if self._child is not None:

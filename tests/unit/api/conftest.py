@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +16,9 @@ from statevisor.api.app import build_app
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import ServerSettings
+from statevisor.api.workers.port import Port
+from statevisor.api.workers.process import WorkerHost
+from statevisor.api.workers.remote import RelayMeter, RemoteVisor
 from statevisor.hypervisor import commands as c
 from statevisor.hypervisor.catalog_port import Finding
 from statevisor.hypervisor.plan import Logprobs
@@ -307,3 +313,38 @@ def host(visor: ScriptedVisor, settings: ServerSettings) -> Host:
 @pytest.fixture
 async def client(aiohttp_client: Any, host: Host) -> TestClient[Any, Any]:
     return await aiohttp_client(build_app(host))
+
+
+@asynccontextmanager
+async def _worker(host: Host) -> AsyncIterator[WorkerHost]:
+    ours, its = socket.socketpair()
+    port = Port(host, *await asyncio.open_connection(sock=ours))
+    engine = RemoteVisor(*await asyncio.open_connection(sock=its))
+    meter = RelayMeter()
+    meter.attach(engine)
+    worker = WorkerHost(
+        settings=host.settings,
+        meter=meter,  # type: ignore[arg-type]
+        version=host.version,
+        engine=engine,
+    )
+    host.changed = port.tell_state
+    heard = asyncio.Event()
+
+    def told(loaded: bool, draining: bool) -> None:
+        worker.told(loaded, draining)
+        heard.set()
+
+    ends = [asyncio.create_task(port.run()), asyncio.create_task(engine.run(told))]
+    await heard.wait()
+    try:
+        yield worker
+    finally:
+        engine.close()
+        await asyncio.gather(*ends)
+
+
+@pytest.fixture
+def behind_a_socket() -> Callable[[Host], AbstractAsyncContextManager[WorkerHost]]:
+    """What a worker process would serve of a host: the same, behind a socket."""
+    return _worker

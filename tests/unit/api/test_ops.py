@@ -26,7 +26,7 @@ async def test_health_answers_while_the_model_loads(loading):
 )
 async def test_the_rest_is_told_to_wait(loading, route):
     path = route.path.replace("{a}", "a").replace("{v}", "v").replace("{w}", "w")
-    query = "?a=x&b=y" if "common" in path else "?v=x&layer=0" if "blame" in path else ""
+    query = "?a=x&b=y" if "ancestor" in path else "?v=x&layer=0" if "blame" in path else ""
     response = await loading.get(path.replace("{m}", "m") + query)
     assert response.status == 503
     assert (await response.json())["code"] == "model_loading"

@@ -1,11 +1,14 @@
 """Every row of the table, driven over HTTP: what it answers has the shape that it declares."""
 
+from contextlib import AsyncExitStack
+
 import msgpack
 import orjson
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from statevisor.api import openapi, routes
+from statevisor.api.app import build_app
 from statevisor.api.codec import JSON, MSGPACK
 from statevisor.api.wire import Nothing
 from statevisor.api.wire_versions import version_object
@@ -13,6 +16,17 @@ from statevisor.hypervisor import commands as c
 from statevisor.hypervisor.catalog_port import VersionQuery
 from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.vocab import Op, Rng, Tier
+
+
+@pytest.fixture(params=["here", "by a worker"])
+async def client(request, aiohttp_client, host, behind_a_socket):
+    """The routes over a visor in this process, and over one behind a worker's socket."""
+    async with AsyncExitStack() as stack:
+        served = host
+        if request.param == "by a worker":
+            served = await stack.enter_async_context(behind_a_socket(host))
+        yield await aiohttp_client(build_app(served))
+
 
 #: One request per route: path, body, status, the command or arguments that reach the visor.
 CASES = {

@@ -2,13 +2,26 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
+from statevisor.api.app import build_app
 from statevisor.hypervisor import errors
 from statevisor.hypervisor.vocab import FinishReason
+
+
+@pytest.fixture(params=["here", "by a worker"])
+async def client(request, aiohttp_client, host, behind_a_socket):
+    """The routes over a visor in this process, and over one behind a worker's socket."""
+    async with AsyncExitStack() as stack:
+        served = host
+        if request.param == "by a worker":
+            served = await stack.enter_async_context(behind_a_socket(host))
+        yield await aiohttp_client(build_app(served))
+
 
 GENERATE = "/v1/actors/alice/generate"
 
