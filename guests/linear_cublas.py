@@ -1,4 +1,4 @@
-"""The vendor library's matrix product without a workspace: the alternative to `linear_triton`.
+"""The vendor library's matrix products; without a workspace the alternative to `linear_triton`.
 
 One kind serves all row counts of a weight, since the bits of the two kinds differ.
 """
@@ -14,23 +14,10 @@ from statevisor.guests.starved_blas import ENVIRONMENT, unmet
 from statevisor.hypervisor.errors import CapabilityMissing
 
 
-class CublasLinear:
-    """act(x @ weight^T) by the library, refused unless its environment was set at start."""
+class LibraryLinear:
+    """act(x @ weight^T) by the library, as it pleases: rows depend on their number."""
 
-    kind = "cublas"
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        """environ: of this process as it was when torch was imported.
-
-        Raises: CapabilityMissing.
-        """
-        missing = unmet(environ)
-        if missing:
-            raise CapabilityMissing(
-                f"the library product needs {', '.join(missing)} set before torch is loaded",
-                hint="Start the process with "
-                + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()),
-            )
+    kind = "library"
 
     def __call__(
         self, x: torch.Tensor, weight: torch.Tensor, activation: Activation | None = None
@@ -50,6 +37,29 @@ class CublasLinear:
     def group(self, products: Sequence[Product]) -> list[torch.Tensor]:
         """Several products, one by one."""
         return [self(*product) for product in products]
+
+    def describe(self) -> str:
+        """What fixes the bits."""
+        return "library"
+
+
+class CublasLinear(LibraryLinear):
+    """The same without a workspace, refused unless its environment was set at start."""
+
+    kind = "cublas"
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """environ: of this process as it was when torch was imported.
+
+        Raises: CapabilityMissing.
+        """
+        missing = unmet(environ)
+        if missing:
+            raise CapabilityMissing(
+                f"the library product needs {', '.join(missing)} set before torch is loaded",
+                hint="Start the process with "
+                + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+            )
 
     def describe(self) -> str:
         """What fixes the bits."""
