@@ -46,7 +46,7 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
         open_images = partial(
             SlabImages.open,
             settings.data / IMAGES,
-            await catalog.live_images(),
+            await catalog.live_extents(),
             incarnation=incarnation,
             config=SlabConfig(limit_bytes=settings.nvme_bytes),
         )

@@ -63,6 +63,7 @@ from statevisor.store import (
     walks,
 )
 from statevisor.store.db import READERS, Anchor, FolderLock, migrate, open_engine
+from statevisor.store.extents import Extents
 from statevisor.store.guards import check_incarnation
 from statevisor.store.readers import Readers
 from statevisor.store.scope import Scope
@@ -270,6 +271,10 @@ class SqlCatalog:
 
     async def live_images(self) -> tuple[ImageRef, ...]:
         return await self._readers.run(checkpoints.live)
+
+    async def live_extents(self) -> Extents:
+        """Where every live image lies, for the free map at start: a small part of their rows."""
+        return await self._readers.run(checkpoints.extents)
 
     async def checkpoints(self, after: int, limit: int) -> tuple[Checkpoint, ...]:
         return await self._readers.run(keeping.page, after, limit)

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Boolean, Connection, bindparam, select, text,
 
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import ImageRef
+from statevisor.store.extents import Extents
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.segments import find_home, home
@@ -24,6 +25,14 @@ _AT = Prepared(
     .where(checkpoint.c.segment == bindparam("at"), checkpoint.c.position == bindparam("top"))
 )
 _ALL = Prepared(select(*_COLUMNS).order_by(image.c.digest))
+#: In parts: all of them at once would leave the process large.
+_EXTENTS = Prepared(
+    select(image.c.digest, image.c.slab, image.c.offset, image.c.length)
+    .where(image.c.digest > bindparam("after"))
+    .order_by(image.c.digest)
+    .limit(bindparam("limit"))
+)
+_PART = 5000
 _INSERT_IMAGE = inserting(image)
 _INSERT = inserting(checkpoint)
 _MOVE = Prepared(
@@ -101,6 +110,16 @@ def nearest(conn: Connection, segment: int, position: int) -> tuple[int, ImageRe
 def live(conn: Connection) -> tuple[ImageRef, ...]:
     """Every image that has not been given back, whether a place names it still or not."""
     return tuple(_ref(row) for row in _ALL.all(conn, {}))
+
+
+def extents(conn: Connection) -> Extents:
+    """Where everything lies that has not been given back."""
+    found, after = Extents(), ""
+    while part := _EXTENTS.all(conn, {"after": after, "limit": _PART}):
+        for row in part:
+            found.add(row.slab, row.offset, row.length)
+        after = part[-1].digest
+    return found
 
 
 def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:

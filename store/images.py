@@ -63,7 +63,7 @@ class SlabImages:
     def open(
         cls,
         folder: Path,
-        live: Iterable[ImageRef],
+        live: Iterable[ImageRef | Extent],
         *,
         incarnation: int,
         config: SlabConfig | None = None,

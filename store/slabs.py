@@ -12,7 +12,7 @@ may run on another.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from statevisor.hypervisor.errors import QuotaExceeded, StatevisorError, Unavail
 from statevisor.hypervisor.image_ports import Extent
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.codec import ALIGN
+from statevisor.store.extents import Extents
 from statevisor.store.files import Files
 from statevisor.store.freelist import FreeList
 
@@ -93,7 +94,7 @@ class Slabs:
     # -- life ------------------------------------------------------------------------------------
     @classmethod
     def open(
-        cls, folder: Path, live: Iterable[ImageRef], config: SlabConfig, files: Files
+        cls, folder: Path, live: Iterable[ImageRef | Extent], config: SlabConfig, files: Files
     ) -> Slabs:
         """Open the folder and free everything that `live` does not name.
 
@@ -112,7 +113,7 @@ class Slabs:
         except OSError as error:
             raise Unavailable(f"cannot use {folder}: {error.strerror}") from error
         try:
-            slabs._load({place_of(ref) for ref in live})
+            slabs._load(_without_repeats(live))
         except BaseException:
             slabs.close()
             raise
@@ -127,35 +128,35 @@ class Slabs:
             self.files.close(self._lock)
             self._lock = -1
 
-    def _load(self, live: set[Place]) -> None:
+    def _load(self, live: Extents) -> None:
         paths = {
             int(match[1]): path
             for path in self.folder.iterdir()
             if (match := _NAME.match(path.name))
         }
-        self._next_id = 1 + max([0, *paths, *(place.slab for place in live)])
-        by_slab = dict[int, list[Place]]()
-        for place in live:
-            by_slab.setdefault(place.slab, []).append(place)
+        self._next_id = 1 + max([0, *paths, *live.slabs])
         for slab_id in sorted(paths):
-            self._load_slab(slab_id, paths[slab_id], by_slab.pop(slab_id, []))
-        for places in by_slab.values():
-            self._lost.update(places)
+            self._load_slab(slab_id, paths[slab_id], live)
+        for slab_id in live.slabs - paths.keys():
+            self._lose(slab_id, live.of(slab_id))
         for slab in self.trim():
             self.remove(slab)
 
-    def _load_slab(self, slab_id: int, path: Path, live: Sequence[Place]) -> None:
+    def _load_slab(self, slab_id: int, path: Path, live: Extents) -> None:
         try:
             fd = self.files.open(path)
         except OSError:
-            self._lost.update(live)
+            self._lose(slab_id, live.of(slab_id))
             return
         size = self.files.size(fd) // ALIGN * ALIGN
-        here = [place for place in live if place.offset + place.length <= size]
-        self._lost.update(place for place in live if place.offset + place.length > size)
         slab = Slab(slab_id, path, fd, FreeList(0), self.files.open_direct(path))
         self._slabs[slab_id] = slab
-        slab.room = FreeList(size, ((place.offset, place.length) for place in here))
+        slab.room = FreeList(size, (one for one in live.of(slab_id) if sum(one) <= size))
+        self._lose(slab_id, (one for one in live.of(slab_id) if sum(one) > size))
+
+    def _lose(self, slab_id: int, extents: Iterable[tuple[int, int]]) -> None:
+        for offset, length in extents:
+            self._lost.add(Place(slab=slab_id, offset=offset, length=length))
 
     # -- reading ---------------------------------------------------------------------------------
     def find(self, slab_id: int) -> Slab | None:
@@ -324,6 +325,15 @@ class Slabs:
 def slab_name(slab_id: int) -> str:
     """The name of a slab's file."""
     return f"{slab_id:08d}.slab"
+
+
+def _without_repeats(live: Iterable[ImageRef | Extent]) -> Extents:
+    if isinstance(live, Extents):
+        return live
+    found = Extents()
+    for one in {(ref.slab, ref.offset, ref.length) for ref in live}:
+        found.add(*one)
+    return found
 
 
 def place_of(ref: ImageRef) -> Place:

@@ -48,8 +48,38 @@ def lineage(
     show(run(versions, rounds, statistics=statistics, scratch=scratch), as_json)
 
 
+def fork(
+    *,
+    rounds: Annotated[int, typer.Option(min=1, help="Forks of each kind.")] = 300,
+    image_bytes: Annotated[
+        int, typer.Option(min=1, help="An image's size, to hold the rows of 1,000 forks against.")
+    ] = 6_490_112,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """Forks: by the catalog's size, by the history's length, a thousand at once, over HTTP."""
+    from statevisor.api.bench.fork import run
+
+    show(run(rounds, image_bytes=image_bytes, scratch=scratch), as_json)
+
+
+def start(
+    *,
+    actors: Annotated[int, typer.Option(min=1000, help="Actors of the folder.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each folder.")] = 3,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """From opening a folder of very many actors to taking commands; memory of each actor."""
+    from statevisor.api.bench.start import run
+
+    show(run(actors, rounds=rounds, scratch=scratch), as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Measure this program on this machine.")
     app.add_typer(group, name="bench")
     group.command("lineage")(lineage)
+    group.command("fork")(fork)
+    group.command("start")(start)
