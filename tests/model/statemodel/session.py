@@ -201,6 +201,8 @@ class Session:
         left = [one for one in self.book.actors.values() if one.deleted]
         assert all(self.book.needed(one) for one in left), "an actor that nothing needs is kept"
         self.keyed = [one for one in self.keyed if one.actor not in gone]
+        # an image that waits to be freed may be written anew meanwhile: the old bytes are garbage
+        self.torn = view.waiting_images > 0 or (self.torn and grace_s > 0)
         if not grace_s:
             named = sum(one.length for one in await self.world.catalog.live_images())
             assert images.used_bytes == named, "a collection leaves bytes without a name"
