@@ -21,6 +21,7 @@ from statevisor.hypervisor.config import Durability, VisorConfig
 from statevisor.hypervisor.errors import InvalidRequest
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0, lt=1e9)]
 
 
@@ -77,6 +78,8 @@ class Settings(BaseModel):
 
     mailbox: Count = _VISOR.mailbox
     host_bytes: Annotated[ByteSize, Field(ge=0)] = ByteSize(_VISOR.host_bytes)
+    host_high: Share = _VISOR.host_high
+    host_low: Share = _VISOR.host_low
     slot_wait_s: Annotated[float, Field(ge=0, lt=1e9)] = _VISOR.slot_wait_s
     prompt_tokens: Count = _VISOR.prompt_tokens
     max_tokens: Count = _VISOR.max_tokens

@@ -28,12 +28,17 @@ class Batcher:
     residency: Residency
     created_us: int
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin to step; cancel the task to stop."""
-        return asyncio.create_task(self.loop.run(), name=f"step-loop-{self.guest.name}")
+    def start(self) -> tuple[asyncio.Task[None], ...]:
+        """Begin to step and to keep frames free; cancel the tasks to stop."""
+        name = self.guest.name
+        return (
+            asyncio.create_task(self.loop.run(), name=f"step-loop-{name}"),
+            asyncio.create_task(self.residency.evictions.run(), name=f"spill-{name}"),
+        )
 
     async def stop(self) -> None:
         """End the engine thread after the step that runs."""
+        await self.residency.evictions.stop()
         await asyncio.to_thread(self.engine.close)
 
 

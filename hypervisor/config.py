@@ -14,6 +14,8 @@ class VisorConfig:
 
     mailbox: int = 32  #: operations that may wait for one actor
     host_bytes: int = 256 << 20  #: budget of the host tier
+    host_high: float = 0.95  #: share of the host tier from which on it is spilled in the background
+    host_low: float = 0.85  #: share of it that is left then
     slot_wait_s: float = 10.0  #: how long an operation may wait for a slot
     prompt_tokens: int = 1 << 20  #: most tokens in one prompt
     max_tokens: int = 1 << 20  #: most tokens one turn may generate

@@ -69,6 +69,13 @@ class Images(Protocol):
         """Give back an extent that no row names and nobody will name. Raises: StatevisorError."""
         ...
 
+    def fits(self, row_bytes: int) -> bool:
+        """Whether an image of such a row can be written within the budget and the disk.
+
+        Others may be quicker: `put` has the last word.
+        """
+        ...
+
     def free(self, ref: ImageRef) -> None:
         """Give the extent back; call it after the commit that removed the last row naming it."""
         ...

@@ -7,6 +7,7 @@ replayed from the journal.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,24 +17,26 @@ from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.admission import Admission
 from statevisor.hypervisor.catalog_port import Catalog, Guard
 from statevisor.hypervisor.config import VisorConfig
+from statevisor.hypervisor.departures import Departures
 from statevisor.hypervisor.engine import Engine
 from statevisor.hypervisor.errors import (
     ActorQuarantined,
     ImageCorrupt,
     IncompatibleImage,
-    NoFreeSlot,
 )
+from statevisor.hypervisor.evictions import Evictions
 from statevisor.hypervisor.image_ports import HostFrames, ImageMeta, Images
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
 from statevisor.hypervisor.loop import NotFinite, StepLoop
 from statevisor.hypervisor.ports import Clock, Guest, Meter
+from statevisor.hypervisor.prefetch import Prefetch
 from statevisor.hypervisor.rebuilds import Rebuilds
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.replays import Patience, Replays
 from statevisor.hypervisor.slots import SlotTable
 from statevisor.hypervisor.staging import ROWS, Staging
-from statevisor.hypervisor.states import Row, States
+from statevisor.hypervisor.states import States
 from statevisor.hypervisor.vocab import Tier
 
 log = logging.getLogger(__name__)
@@ -73,6 +76,29 @@ class Residency:
         self._replays = Replays(loop=loop, states=self.states, clock=clock, meter=meter)
         self._admission = Admission(guest.slots, config.slot_wait_s)
         self.actors: dict[str, Actor] = {}  #: actors with a slot or a frame
+        self._departures = Departures(
+            guest=guest,
+            engine=engine,
+            staging=self._staging,
+            frames=frames,
+            states=self.states,
+            catalog=catalog,
+            apply=self._apply,
+            drop_frame=self._drop_frame,
+            meter=meter,
+        )
+        self._prefetch = Prefetch(frames=frames, states=self.states, catalog=catalog)
+        self.evictions = Evictions(
+            frames=frames,
+            states=self.states,
+            admission=self._admission,
+            actors=self.actors,
+            candidates=self.candidates,
+            hibernate=self.hibernate,
+            high=config.host_high,
+            low=config.host_low,
+            meter=meter,
+        )
 
     # -- queries ---------------------------------------------------------------------------------
     @property
@@ -111,7 +137,7 @@ class Residency:
     async def _enter(self, actor: Actor) -> None:
         began = self._clock.monotonic()
         source = self.tier(actor)
-        slot = await self._take(actor.id)
+        slot = await self._await_slot(actor)
         actor.happen(Event.RESUME)
         actor.slot = slot
         self.actors[actor.id] = actor
@@ -129,6 +155,21 @@ class Residency:
         self._apply(actor, Event.LOADED)
         seconds = self._moved(source, Tier.GPU, began)
         self._meter.observe("resume_seconds", seconds)
+
+    async def _await_slot(self, actor: Actor) -> int:
+        """A slot; while there is none the state comes from the disk. Raises: NoFreeSlot."""
+        if self.slots.free:
+            return await self._take(actor.id)
+        fetching = asyncio.ensure_future(self._fetch(actor))
+        try:
+            return await self._take(actor.id)
+        finally:
+            await asyncio.wait({fetching})  # it writes into a frame that must not be lent again
+
+    async def _fetch(self, actor: Actor) -> None:
+        if await self._prefetch.fetch(actor):
+            self.actors[actor.id] = actor
+            self.evictions.frame_taken()
 
     async def _advance(self, actor: Actor) -> None:
         """Catch up what a cancelled prompt left pending."""
@@ -295,72 +336,16 @@ class Residency:
         if source is Tier.GPU and actor.absorbed < actor.rest:
             await self._advance(actor)
         if tier is Tier.HOST:
-            await self._to_host(actor)
+            await self.evictions.frame_room(actor)
+            await self._departures.to_host(actor)
+            self.actors[actor.id] = actor
+            self.evictions.frame_taken()
         elif source is Tier.HOST:
-            await self._demote(actor)
+            await self._departures.demote(actor)
         else:
-            await self._to_nvme(actor)
+            await self._departures.to_nvme(actor)
         seconds = self._moved(source, tier, began)
         self._meter.observe("hibernate_seconds", seconds)
-
-    async def _demote(self, actor: Actor) -> None:
-        try:
-            await self._write(actor, self.frames.view(actor.id), actor.rest)
-        except ImageCorrupt:
-            # the frame is gone; it was a copy, and the journal can make the state again
-            self._meter.count("image_checksum_failures_total")
-        else:
-            self.frames.drop(actor.id)
-        self.actors.pop(actor.id, None)
-
-    async def _to_host(self, actor: Actor) -> None:
-        await self._frame_room(actor, self._admission.deadline())
-        assert actor.slot is not None
-        self._apply(actor, Event.HIBERNATE)
-        frame = self.frames.lend(actor.id, actor.segment, actor.absorbed)
-        try:
-            await self._engine.run(self._guest.save, actor.slot, frame)
-        except BaseException:
-            self.frames.drop(actor.id)
-            self._apply(actor, Event.FAILED)
-            raise
-        self.frames.seal(actor.id)
-        self._apply(actor, Event.SAVED)
-        self.actors[actor.id] = actor
-
-    async def _frame_room(self, actor: Actor, deadline: float) -> None:
-        """Move the oldest frame on to nvme if none is free; waits while all are busy."""
-        full = NoFreeSlot("the host tier is full and every actor in it is busy")
-        if not self.frames.capacity:
-            raise NoFreeSlot("there is no host tier", hint="Serve with a larger --host-bytes.")
-        while self.frames.used >= self.frames.capacity:
-            if not await self._free_frame(actor):
-                await self._admission.something_freed(deadline, full)
-
-    async def _free_frame(self, actor: Actor) -> bool:
-        for key in self.frames.oldest():
-            other = self.actors[key]
-            if other is actor or not other.mailbox.try_enter():
-                continue
-            try:
-                await self.hibernate(other, Tier.NVME)
-            finally:
-                other.mailbox.leave()
-            return True
-        return False
-
-    async def _to_nvme(self, actor: Actor) -> None:
-        async with self._staging.row() as row:
-            assert actor.slot is not None
-            self._apply(actor, Event.HIBERNATE)
-            try:
-                await self._engine.run(self._guest.save, actor.slot, row)
-            except BaseException:
-                self._apply(actor, Event.FAILED)
-                raise
-            absorbed = actor.absorbed
-            self._apply(actor, Event.SAVED)
-            await self._write(actor, row, absorbed)
 
     async def _save(self, actor: Actor) -> bytearray:
         assert actor.slot is not None
@@ -374,17 +359,7 @@ class Residency:
 
     async def checkpoint(self, actor: Actor) -> ImageRef | None:
         """Write the image of an idle actor where it stands; None for the empty state."""
-        return await self._write(actor, await self._save(actor), actor.absorbed)
-
-    async def _write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef | None:
-        position = actor.record.position
-        found = await self._catalog.image_at(actor.segment, position)
-        if found is None and absorbed:
-            pending = await self.states.tokens(actor.segment, absorbed, position)
-            meta = self.states.meta(position, absorbed, pending)
-            found = await self.states.keep(actor.segment, position, row, meta)
-        actor.imaged = position
-        return found
+        return await self._departures.write(actor, await self._save(actor), actor.absorbed)
 
     async def replace(self, actor: Actor, row: bytes) -> None:
         """Overwrite an idle actor's slot with the state its head has just moved to."""
@@ -471,27 +446,7 @@ class Residency:
         """A slot; makes room by moving the least recently used actor down a tier."""
         if not self.slots.free:
             self._replays.nudge()
-        return await self._admission.take(owner, self._make_room)
-
-    async def _make_room(self) -> bool:
-        for key in placement.victims(self.candidates(Tier.GPU)):
-            victim = self.actors[key]
-            if victim.power is not Power.IDLE or not victim.mailbox.try_enter():
-                continue
-            try:
-                await self.hibernate(victim, self._next_tier())
-            except ActorQuarantined:
-                pass  # found not finite when it was caught up: its own matter, and its slot is free
-            finally:
-                victim.mailbox.leave()
-            return True
-        return False
-
-    def _next_tier(self) -> Tier:
-        if self.frames.used < self.frames.capacity:
-            return Tier.HOST
-        movable = any(not self.actors[key].mailbox.held for key in self.frames.oldest())
-        return Tier.HOST if movable else Tier.NVME
+        return await self._admission.take(owner, self.evictions.make_room)
 
     def wake(self) -> None:
         """Something became idle: whoever waits for a slot may look again."""
@@ -514,6 +469,7 @@ class Residency:
                 self._admission.give(actor.slot, actor.id)
                 actor.slot = None
                 self.actors.pop(actor.id, None)
+                self.evictions.slot_freed(actor)
             elif effect is Effect.DROP_FRAME:
                 self._drop_frame(actor)
         self._admission.wake()
@@ -521,8 +477,8 @@ class Residency:
     def _drop_frame(self, actor: Actor) -> None:
         if self.frames.get(actor.id) is not None:
             self.frames.drop(actor.id)
-            if actor.slot is None:
-                self.actors.pop(actor.id, None)
+        if actor.slot is None:
+            self.actors.pop(actor.id, None)
 
     def check(self) -> None:
         """Raise AssertionError unless slots and actors agree."""

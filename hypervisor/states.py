@@ -40,6 +40,11 @@ class States:
             clock=clock,
         )
 
+    @property
+    def fit(self) -> bool:
+        """Whether one more image can be written now."""
+        return self._images.fits(self._guest.layout.row_bytes)
+
     def meta(self, position: int, absorbed: int, pending: Sequence[int]) -> ImageMeta:
         """What an image of this guest says of itself."""
         return ImageMeta(

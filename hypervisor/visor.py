@@ -194,7 +194,8 @@ class Visor:
             asyncio.create_task(self._gate.run(), name="output-gate"),
             asyncio.create_task(self._idle.run(), name="idle-timer"),
         ]
-        self._background += [batcher.start() for batcher in self._batchers.values()]
+        for batcher in self._batchers.values():
+            self._background += batcher.start()
         self._running = True
         self._recovery.begin()
 

@@ -96,6 +96,10 @@ class SlabImages:
         """Bytes of the slab files and of what they may still grow by."""
         return self._slabs.capacity_bytes
 
+    def fits(self, row_bytes: int) -> bool:
+        """Whether an image of such a row can be written within the budget and the disk."""
+        return self._slabs.fits(extent_bytes(row_bytes + codec.ALIGN))
+
     async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
         """Read the row into `out`, whose bytes are undefined if this raises.
 

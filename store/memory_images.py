@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from statevisor.hypervisor.errors import ImageCorrupt, StatevisorError
+from statevisor.hypervisor.errors import ImageCorrupt, QuotaExceeded, StatevisorError
 from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.records import ImageRef
@@ -25,15 +25,21 @@ class MemoryImages:
     def used_bytes(self) -> int:
         return sum(ref.length for ref in self._refs.values())
 
+    def fits(self, row_bytes: int) -> bool:
+        """Whether an image of such a row can be kept."""
+        return self.used_bytes + _aligned(codec.ALIGN + row_bytes) <= self.capacity_bytes
+
     async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
-        """Keep one image."""
+        """Keep one image. Raises: QuotaExceeded."""
+        if not self.fits(len(row.cast("B"))):
+            raise QuotaExceeded(f"the images may use {self.capacity_bytes} bytes")
         file = _file(row, meta)
         ref = ImageRef(
             digest=_digest(file),
             nbytes=len(file),
             slab=1,
             offset=self._next,
-            length=-(-len(file) // codec.ALIGN) * codec.ALIGN,
+            length=_aligned(len(file)),
             layout=meta.fingerprints.layout,
             weights=meta.fingerprints.weights,
             build=meta.fingerprints.build,
@@ -106,6 +112,10 @@ def _file(row: memoryview, meta: ImageMeta) -> bytes:
     if len(row) != meta.layout.row_bytes:
         raise ValueError(f"a row of {len(row)} bytes, the layout has {meta.layout.row_bytes}")
     return codec.encode_header(meta, row) + bytes(row)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // codec.ALIGN) * codec.ALIGN
 
 
 def _digest(file: bytes) -> str:

@@ -77,6 +77,11 @@ class Growth:
     stop: int
     written: bool  #: zero-written; a file for one big image is written by that image
 
+    @property
+    def nbytes(self) -> int:
+        """How much room it makes."""
+        return self.stop - self.start
+
 
 class Slabs:
     """All slab files of one folder."""
@@ -197,6 +202,17 @@ class Slabs:
         need = max(length, self.config.step_bytes)
         return need <= self.config.slab_bytes and not self._has_room(need, None)
 
+    def fits(self, length: int) -> bool:
+        """Whether there is room for an extent of that length, or can be made."""
+        if self._has_room(length, None):
+            return True
+        growth = self._growth(length)
+        return self._allows(growth) and growth.nbytes <= self.files.room(self.folder)
+
+    def _allows(self, growth: Growth) -> bool:
+        limit = self.config.limit_bytes
+        return limit is None or self.file_bytes + growth.nbytes <= limit
+
     # -- changing --------------------------------------------------------------------------------
     def take(self, length: int) -> Place | None:
         """The first free room of that length, or None."""
@@ -254,13 +270,14 @@ class Slabs:
         """
         assert self._growing is None, "a growth is under way"
         growth = self._growth(length)
-        limit = self.config.limit_bytes
-        if limit is not None and self.file_bytes + growth.stop - growth.start > limit:
+        if not self._allows(growth):
             raise QuotaExceeded(
-                f"the images would need more than the {limit} bytes they may use",
+                f"the images would need more than the {self.config.limit_bytes} bytes they may use",
                 hint="Delete actors and run gc, or raise the limit.",
             )
         self._growing = growth
+        if growth.slab is None:
+            self._next_id += 1
         return growth
 
     def _growth(self, length: int) -> Growth:
@@ -268,6 +285,9 @@ class Slabs:
         if length > most:
             return self._new_slab(length, written=False)
         step = self.config.step_bytes
+        if self.config.limit_bytes is not None:  # the last step is shorter
+            left = self.config.limit_bytes - self.file_bytes
+            step = min(step, max(left, 0) // ALIGN * ALIGN)
         for slab in self._slabs.values():
             start, tail = slab.room.size, slab.room.tail
             if start < most and tail + most - start >= length:
@@ -278,9 +298,8 @@ class Slabs:
         return self._new_slab(min(most, max(step, length)), written=True)
 
     def _new_slab(self, size: int, *, written: bool) -> Growth:
-        slab_id, self._next_id = self._next_id, self._next_id + 1
-        path = self.folder / slab_name(slab_id)
-        return Growth(id=slab_id, path=path, slab=None, start=0, stop=size, written=written)
+        path = self.folder / slab_name(self._next_id)
+        return Growth(id=self._next_id, path=path, slab=None, start=0, stop=size, written=written)
 
     def perform(self, growth: Growth) -> int:
         """Write the growth, not yet synced; the descriptor of its file. Slow. Raises: OSError."""

@@ -10,7 +10,12 @@ from dataclasses import replace
 import pytest
 import safetensors
 
-from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, StatevisorError
+from statevisor.hypervisor.errors import (
+    ImageCorrupt,
+    IncompatibleImage,
+    QuotaExceeded,
+    StatevisorError,
+)
 from statevisor.hypervisor.image_ports import Extent, ImageMeta, Images
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
 from statevisor.store.images import SlabImages
@@ -315,3 +320,25 @@ async def test_what_is_in_use_can_be_listed_and_given_back(images):
         images.reclaim(place(refs[1]))
     with pytest.raises(ImageCorrupt):
         await images.verify(refs[1])
+
+
+async def test_it_tells_before_a_write_whether_there_is_room(tmp_path):
+    meta = make_meta()
+    row = make_row(meta)
+    need = len(row) + 3 * 4096
+    slabs = SlabImages.open(
+        tmp_path / "small",
+        (),
+        incarnation=1,
+        config=replace(CONFIG, limit_bytes=need // 4096 * 4096),
+    )
+    for images in (slabs, MemoryImages(need)):
+        assert images.fits(len(row))
+        ref = await images.put(row, meta)
+        assert not images.fits(len(row))
+        with pytest.raises(QuotaExceeded):
+            await images.put(row, meta)
+        images.free(ref)
+        assert images.fits(len(row))
+        images.check()
+    await slabs.close()

@@ -1,0 +1,134 @@
+"""How an actor gets out of its slot, into host memory or onto the disk.
+
+A slot is free as soon as its row is copied, before the disk has it. A state whose image is there
+leaves for free. What cannot be kept stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from statevisor.hypervisor.actor import Actor
+from statevisor.hypervisor.catalog_port import Catalog
+from statevisor.hypervisor.engine import Engine
+from statevisor.hypervisor.errors import ImageCorrupt, QuotaExceeded
+from statevisor.hypervisor.image_ports import HostFrames
+from statevisor.hypervisor.lifecycle import Event
+from statevisor.hypervisor.ports import Guest, Meter
+from statevisor.hypervisor.records import ImageRef
+from statevisor.hypervisor.staging import Staging
+from statevisor.hypervisor.states import Row, States
+
+
+class Departures:
+    """Moves one guest's actors down; the mailbox of whoever moves is held."""
+
+    def __init__(
+        self,
+        *,
+        guest: Guest,
+        engine: Engine,
+        staging: Staging,
+        frames: HostFrames,
+        states: States,
+        catalog: Catalog,
+        apply: Callable[[Actor, Event], None],
+        drop_frame: Callable[[Actor], None],
+        meter: Meter,
+    ) -> None:
+        """`apply` runs an event with its effects."""
+        self._guest = guest
+        self._engine = engine
+        self._staging = staging
+        self._frames = frames
+        self._states = states
+        self._catalog = catalog
+        self._apply = apply
+        self._drop_frame = drop_frame
+        self._meter = meter
+
+    async def to_host(self, actor: Actor) -> None:
+        """From a slot into a frame; one is free."""
+        assert actor.slot is not None
+        self._apply(actor, Event.HIBERNATE)
+        frame = self._frames.lend(actor.id, actor.segment, actor.absorbed)
+        try:
+            await self._engine.run(self._guest.save, actor.slot, frame)
+        except BaseException:
+            self._frames.drop(actor.id)
+            self._apply(actor, Event.FAILED)
+            raise
+        self._frames.seal(actor.id)
+        self._apply(actor, Event.SAVED)
+
+    async def to_nvme(self, actor: Actor) -> None:
+        """From a slot onto the disk. Raises: QuotaExceeded (it stays in its slot), Unavailable."""
+        if not actor.absorbed or await self._is_imaged(actor):
+            self._apply(actor, Event.HIBERNATE)
+            self._apply(actor, Event.SAVED)
+            return
+        self._check_room()
+        async with self._staging.row() as row:
+            assert actor.slot is not None
+            self._apply(actor, Event.HIBERNATE)
+            try:
+                await self._engine.run(self._guest.save, actor.slot, row)
+            except BaseException:
+                self._apply(actor, Event.FAILED)
+                raise
+            absorbed = actor.absorbed
+            self._apply(actor, Event.SAVED)
+            await self._write(actor, row, absorbed)
+
+    async def demote(self, actor: Actor) -> None:
+        """From a frame onto the disk. Raises: QuotaExceeded (it stays in its frame), Unavailable.
+
+        A frame that the journal or an image has overtaken is only dropped.
+        """
+        frame = self._frames.get(actor.id)
+        fresh = frame is not None and frame.segment == actor.segment
+        if fresh and frame is not None and frame.absorbed == actor.rest and actor.rest:
+            await self._keep_frame(actor)
+        self._drop_frame(actor)
+
+    async def _keep_frame(self, actor: Actor) -> None:
+        if await self._is_imaged(actor):
+            return
+        self._check_room()
+        try:
+            row = self._frames.view(actor.id)
+        except ImageCorrupt:
+            # the frame is gone; it was a copy, and the journal can make the state again
+            self._meter.count("image_checksum_failures_total")
+        else:
+            await self._write(actor, row, actor.rest)
+
+    async def write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef | None:
+        """The image of where the actor stands, written now if there is none; None: empty state."""
+        found = await self._catalog.image_at(actor.segment, actor.record.position)
+        if found is None and absorbed:
+            return await self._write(actor, row, absorbed)
+        actor.imaged = actor.record.position
+        return found
+
+    async def _write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef:
+        position = actor.record.position
+        pending = await self._states.tokens(actor.segment, absorbed, position)
+        meta = self._states.meta(position, absorbed, pending)
+        made = await self._states.keep(actor.segment, position, row, meta)
+        actor.imaged = position
+        return made
+
+    async def _is_imaged(self, actor: Actor) -> bool:
+        position = actor.record.position
+        if await self._catalog.image_at(actor.segment, position) is None:
+            return False
+        actor.imaged = position
+        return True
+
+    def _check_room(self) -> None:
+        if not self._states.fit:
+            raise QuotaExceeded(
+                "the images fill the room they may use: the state stays where it is",
+                hint="Delete actors and run gc, or raise nvme_bytes.",
+            )
