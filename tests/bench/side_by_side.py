@@ -1,6 +1,6 @@
 """The same prompts through this program and through `generate` of a Hugging Face model.
 
-    python tests/bench/side_by_side.py [--geometry 1.5b] [--prompt 256] [--tokens 128]
+    python -P tests/bench/side_by_side.py [--geometry 1.5b] [--prompt 256] [--tokens 128]
 
 Both have the same random weights in bfloat16 on one CUDA device. Ours is the whole engine: visor,
 scheduler, journal on a real disk, output gate, exact kernels; without HTTP. The peer is the
