@@ -75,9 +75,7 @@ def fork(
             runs.insert_run(scope.conn, segment.record.id, origin.position, "prompt", prompt)
             build = scope.builds.get(new.model)
             _version(scope, new, 1, segment, end, Op.TURN, (first,), build, drift)
-    # Only now: a child may have taken the last name of a deleted parent.
-    handle = versions.handle(scope.conn, parent.id)
-    records = tuple(replace(child, parent=handle) for child in made)
+    records = tuple(replace(child, parent=parent.handle) for child in made)
     operations.keep(scope, once, actors=records)
     return records
 

@@ -14,7 +14,9 @@ from statevisor.store.versions import Made
 def home(scope: Scope, origin: Origin) -> Segment:
     """The segment that holds an origin's last event, checked. Raises: NotFound, VersionNotFound."""
     here = segments.home(scope.conn, origin.segment, origin.position)
-    if origin.position > here.record.position and origin.position > _end(scope, here):
+    # where a version is named, `parent` finds out whether it stands there
+    bare = origin.handle is None and origin.position > here.record.position
+    if bare and origin.position > _end(scope, here):
         raise VersionNotFound(f"position {origin.position} is beyond the end of this history")
     return here
 
@@ -26,7 +28,7 @@ def parent(scope: Scope, origin: Origin, here: Segment) -> Made:
     """
     conn, position = scope.conn, origin.position
     if origin.handle is not None:
-        named = versions.made(conn, versions.resolve(conn, origin.handle))
+        named = versions.named(conn, origin.handle)
         if (named.place, named.position) != (here.place_of(position), position):
             raise VersionNotFound(f"{origin.handle} is not at position {position}")
         return named

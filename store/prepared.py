@@ -155,7 +155,7 @@ def _values(it: _Compiled, params: Params) -> Any:
     values = {**it.fixed, **params}
     for name, process in it.into:
         values[name] = process(values[name])
-    return tuple(values[name] for name in it.names) if it.positional else values
+    return tuple(map(values.__getitem__, it.names)) if it.positional else values
 
 
 def _row(it: _Compiled, values: Sequence[Any]) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from statevisor.store.db import READERS, begin, finish, translated
+from statevisor.store.hands import Hands
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,7 +20,7 @@ class Readers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="catalog-reader")
+        self._hands = Hands(READERS, "catalog-reader")
         self._idle: SimpleQueue[Connection] = SimpleQueue()
 
     async def run(
@@ -31,13 +30,11 @@ class Readers:
 
         Raises: what it raises; Unavailable (the database cannot be read).
         """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._read(read, *args, **kwargs)
-        )
+        return await self._hands.run(lambda: self._read(read, *args, **kwargs))
 
     async def close(self) -> None:
         """Wait for what is running and close the connections."""
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        await self._hands.close()
         while not self._idle.empty():
             self._idle.get().close()
 

@@ -62,12 +62,11 @@ _TAGS = PreparedIn(lambda keys: select(tag.c.version, tag.c.name).where(tag.c.ve
 _BY_TAG = Prepared(select(tag.c.version).where(tag.c.name == bindparam("key")))
 _named = select(actor.c.id).where(actor.c.name == bindparam("key"), actor.c.deleted_us.is_(None))
 _of_id = select(actor.c.id).where(actor.c.id == bindparam("key"))
-_BY_HANDLE = Prepared(
-    select(version.c.id).where(
-        version.c.actor_id == func.coalesce(_of_id.scalar_subquery(), _named.scalar_subquery()),
-        version.c.seq == bindparam("seq"),
-    )
+_by_handle = (
+    version.c.actor_id == func.coalesce(_of_id.scalar_subquery(), _named.scalar_subquery()),
+    version.c.seq == bindparam("seq"),
 )
+_BY_HANDLE = Prepared(select(version.c.id).where(*_by_handle))
 _PAGE = Prepared(
     select(version.c.id)
     .where(
@@ -122,11 +121,6 @@ _AT = Prepared(
     .order_by(version.c.id.desc())
     .limit(1)
 )
-_HANDLE = Prepared(
-    select(_name.label("name"), version.c.seq)
-    .join(actor, actor.c.id == version.c.actor_id)
-    .where(version.c.id == bindparam("key"))
-)
 _SHORT = PreparedIn(
     lambda keys: (
         select(version.c.id, _name.label("name"), version.c.seq, version.c.op)
@@ -134,11 +128,17 @@ _SHORT = PreparedIn(
         .where(version.c.id.in_(keys))
     )
 )
-_MADE = Prepared(
-    select(
-        version.c.id, version.c.place, version.c.position, version.c.build, version.c.drift
-    ).where(version.c.id == bindparam("key"))
-)
+_made = select(
+    version.c.id,
+    version.c.place,
+    version.c.position,
+    version.c.build,
+    version.c.drift,
+    _name.label("name"),
+    version.c.seq,
+).join(actor, actor.c.id == version.c.actor_id)
+_MADE = Prepared(_made.where(version.c.id == bindparam("key")))
+_MADE_BY_HANDLE = Prepared(_made.where(*_by_handle))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,7 @@ class Made:
     position: int
     build: str | None
     drift: bool
+    handle: str  #: how it is shown
 
 
 def load(conn: Connection, ids: Sequence[int]) -> tuple[VersionRecord, ...]:
@@ -180,7 +181,7 @@ def resolve(conn: Connection, handle: str) -> int:
     else:
         found = _BY_HANDLE.scalar(conn, {"key": parsed.name, "seq": parsed.seq})
     if found is None:
-        raise VersionNotFound(f"there is no version {handle!r}")
+        raise _missing(handle)
     return int(found)
 
 
@@ -229,12 +230,6 @@ def maker(conn: Connection, segment: int, position: int) -> int | None:
     return _MAKER.scalar(conn, {"at": segment, "top": position})
 
 
-def handle(conn: Connection, number: int) -> str:
-    """How a version is shown."""
-    row = _HANDLE.one(conn, {"key": number})
-    return f"{row.name}@{row.seq}"
-
-
 def short(conn: Connection, ids: Sequence[int]) -> dict[int, tuple[str, Op]]:
     """How versions are shown and what made them, by id."""
     return {row.id: (f"{row.name}@{row.seq}", Op(row.op)) for row in _SHORT.all(conn, ids)}
@@ -242,8 +237,26 @@ def short(conn: Connection, ids: Sequence[int]) -> dict[int, tuple[str, Op]]:
 
 def made(conn: Connection, number: int) -> Made:
     """What a version hands on."""
-    row = _MADE.one(conn, {"key": number})
-    return Made(*row)
+    return _as_made(_MADE.one(conn, {"key": number}))
+
+
+def named(conn: Connection, handle: str) -> Made:
+    """What a version hands on, by `name@seq`, `id@seq` or a tag. Raises: VersionNotFound."""
+    parsed = parse_handle(handle)
+    if parsed is None:
+        return made(conn, resolve(conn, handle))
+    row = _MADE_BY_HANDLE.first(conn, {"key": parsed.name, "seq": parsed.seq})
+    if row is None:
+        raise _missing(handle)
+    return _as_made(row)
+
+
+def _as_made(row: Any) -> Made:
+    return Made(row.id, row.place, row.position, row.build, row.drift, f"{row.name}@{row.seq}")
+
+
+def _missing(handle: str) -> VersionNotFound:
+    return VersionNotFound(f"there is no version {handle!r}")
 
 
 def _record(row: Any, parents: Iterable[str], tags: Iterable[str]) -> VersionRecord:

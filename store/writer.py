@@ -1,8 +1,8 @@
-"""The one task that writes: whatever has gathered becomes one transaction.
+"""The one thread that writes: whatever has gathered becomes one transaction.
 
 The next group commits when the last commit returns; there is no timer. Every operation of a group
-runs under a savepoint, so one that fails leaves nothing and disturbs no other. A caller hears of
-its operation only after the commit (the output gate).
+runs under a savepoint, so one that fails leaves nothing and disturbs no other; one that is alone
+needs none. A caller hears of its operation only after the commit (the output gate).
 
 A full disk, and a write lock that someone else holds for too long, fail the group and no more. If
 the database fails otherwise (an I/O error, damage) the writer stops for good, and the process with
@@ -16,9 +16,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
 from statevisor.store.db import as_ours, begin, finish, is_full, is_locked, is_outage
+from statevisor.store.hands import Hands
 from statevisor.store.prepared import execute
 
 _log = logging.getLogger(__name__)
@@ -82,31 +83,32 @@ class Writer(Generic[ScopeT]):
         self._memory = memory
         self._jobs: deque[_Job] = deque()
         self._group: list[_Job] = []  # what is being committed
-        self._wake = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog-writer")
+        self._hands = Hands(1, "catalog-writer")
         self._conn: Connection | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._busy = False  # a group is under way, or about to be
+        self._rest: asyncio.Future[None] | None = None  # what `close` waits for
+        self._ended: BaseException | None = None  # a fault of the writer itself
         self._closing = False
         self.stopped: StatevisorError | None = None  #: why it takes no more work
         self.groups = 0  #: groups committed so far
 
     async def start(self) -> None:
         """Connect and begin to take work."""
-        loop = asyncio.get_running_loop()
-        self._conn = await loop.run_in_executor(self._thread, self._engine.connect)
-        self._task = loop.create_task(self._run(), name="catalog-writer")
+        self._conn = await self._hands.run(self._engine.connect)
 
     async def close(self) -> None:
-        """Finish what has gathered, then let the connection go."""
+        """Finish what has gathered, then let the connection go. Raises: what ended the writer."""
         self._closing = True
-        self._wake.set()
         try:
-            if self._task is not None:
-                await self._task
+            if self._busy:
+                self._rest = asyncio.get_running_loop().create_future()
+                await self._rest
+            if self._ended is not None:
+                raise self._ended
         finally:
             if self._conn is not None:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._conn.close)
-            self._thread.shutdown()
+                await self._hands.run(self._conn.close)
+            await self._hands.close()
 
     async def submit(self, op: Callable[[ScopeT], T]) -> T:
         """Run an operation in the next group and return its result once that is committed.
@@ -117,38 +119,44 @@ class Writer(Generic[ScopeT]):
             raise self.stopped.with_traceback(None)
         if self._closing:
             raise Unavailable("the catalog is closed")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         self._jobs.append(_Job(op, future))
-        self._wake.set()
+        if not self._busy:
+            self._busy = True
+            # not at once: what the loop has ready to be submitted shares the group
+            loop.call_soon(self._next)
         return await future
 
-    async def _run(self) -> None:
-        try:
-            await self._groups()
-        except BaseException as error:
-            # Nobody may wait for an answer that will not come.
-            self.stopped = StatevisorError(f"the catalog's writer ended: {error!r}")
-            self._fail(self.stopped)
-            raise
-
-    async def _groups(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._jobs or not self._closing:
-            if not self._jobs:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
+    def _next(self) -> None:
+        """Hand the next group to the thread, or rest."""
+        while self._jobs:
             taken = [self._jobs.popleft() for _ in range(min(GROUP, len(self._jobs)))]
             self._group = [job for job in taken if not job.future.cancelled()]
-            if not self._group:
-                continue
-            failure = await loop.run_in_executor(self._thread, self._commit, self._group)
+            if self._group:
+                self._hands.give(partial(self._commit, self._group), self._told)
+                return
+        self._busy = False
+        if self._rest is not None:
+            self._rest.set_result(None)
+
+    def _told(self, failure: Exception | None, error: BaseException | None) -> None:
+        """A group was committed, or failed, or (a fault of ours) the thread did."""
+        try:
+            if error is not None:
+                raise error
             if failure is not None:
                 self._fail(failure)
-                continue
-            self._memory.publish()
-            for job in self._group:
-                _resolve(job)
+            else:
+                self._memory.publish()
+                for job in self._group:
+                    _resolve(job)
+        except BaseException as fault:
+            # Nobody may wait for an answer that will not come.
+            self._ended = fault
+            self.stopped = StatevisorError(f"the catalog's writer ended: {fault!r}")
+            self._fail(self.stopped)
+        self._next()
 
     def _commit(self, group: list[_Job]) -> Exception | None:
         """One transaction, on the writer's thread; returns why the whole group failed."""
@@ -159,9 +167,10 @@ class Writer(Generic[ScopeT]):
             return self._failure(error)
         try:
             scope = self._scope(self._conn)
+            alone = len(group) == 1
             for job in group:
-                self._attempt(self._conn, scope, job)
-            finish(self._conn, commit=True)
+                self._attempt(self._conn, scope, job, alone=alone)
+            finish(self._conn, commit=not alone or group[0].error is None)
         except DBAPIError as error:
             self._abandon(self._conn)
             return self._failure(error)
@@ -180,10 +189,11 @@ class Writer(Generic[ScopeT]):
             self._on_broken(failure.detail)
         return failure
 
-    def _attempt(self, conn: Connection, scope: ScopeT, job: _Job) -> None:
-        """One operation under a savepoint; lets only failures of the database through."""
+    def _attempt(self, conn: Connection, scope: ScopeT, job: _Job, *, alone: bool) -> None:
+        """One operation, under a savepoint unless it is alone; lets only outages through."""
         mark = self._memory.mark()
-        execute(conn, "SAVEPOINT op")
+        if not alone:
+            execute(conn, "SAVEPOINT op")
         try:
             job.result = job.op(scope)
         except Exception as error:
@@ -194,9 +204,11 @@ class Writer(Generic[ScopeT]):
                 job.error.__cause__ = error
             else:
                 job.error = error
-            execute(conn, "ROLLBACK TO SAVEPOINT op")
+            if not alone:
+                execute(conn, "ROLLBACK TO SAVEPOINT op")
             self._memory.undo(mark)
-        execute(conn, "RELEASE SAVEPOINT op")
+        if not alone:
+            execute(conn, "RELEASE SAVEPOINT op")
 
     def _abandon(self, conn: Connection) -> None:
         # It fails where SQLite has rolled back already, or cannot; the group is not committed.

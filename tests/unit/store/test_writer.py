@@ -291,3 +291,25 @@ async def test_a_fault_of_the_writer_itself_leaves_nobody_waiting(tmp_path):
     with pytest.raises(TypeError):
         await bench.writer.close()
     bench.engine.dispose()
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+async def test_one_that_fails_alone_leaves_as_little_as_one_among_others(bench, beside):
+    go_on = await bench.hold()
+    calls = [bench.put_then_fail(1, ValueError("a bug")), *[bench.put(2)] * beside]
+    tasks = [asyncio.create_task(bench.writer.submit(call)) for call in calls]
+    await asyncio.sleep(0)
+    go_on()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert isinstance(results[0], ValueError)
+    assert bench.stored() == bench.notes.published == [2] * beside
+    assert await bench.writer.submit(bench.put(3)) == 3
+    assert bench.stored() == [2] * beside + [3]
+
+
+async def test_what_is_submitted_together_shares_a_commit(bench):
+    before = bench.writer.groups
+    await asyncio.gather(*(bench.writer.submit(bench.put(n)) for n in range(GROUP)))
+
+    assert bench.writer.groups == before + 1
