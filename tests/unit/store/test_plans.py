@@ -33,6 +33,7 @@ WHOLE = {
     "checkpoints._ALL": {"image"},
     "actors._TAKE_OVER": {"actor"},
     "actors._COUNT": {"actor"},
+    "rosters._RECENT": {"actor"},  # once, when a server starts
     "fsck._AWAITING": {"actor"},
     "keeping._SNAPSHOTS": {"version"},
     "keeping._STANDS": {"actor"},
