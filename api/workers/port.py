@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from statevisor.api.host import Host
-from statevisor.api.workers.frames import METHODS, framed, read
+from statevisor.api.workers.frames import METHODS, columns, framed, read
 from statevisor.hypervisor.commands import LineageView, TokenEvent
 from statevisor.hypervisor.errors import StatevisorError
 from statevisor.hypervisor.stream import TurnStream
@@ -142,7 +142,7 @@ class Port:
     def _flush(self) -> None:
         tokens, self._tokens = self._tokens, []
         if tokens:
-            self._write(("tokens", tokens))
+            self._write(("tokens", *columns(tokens)))
 
     def _send(self, *frame: Any) -> None:
         self._flush()  # a turn's end must not overtake its tokens

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from statevisor.api.workers.frames import METHODS, framed, read
+from statevisor.api.workers.frames import METHODS, framed, read, rows
 from statevisor.hypervisor.commands import DrainView, Generate, LineageView
 from statevisor.hypervisor.errors import Unavailable
 from statevisor.hypervisor.stream import TurnStream
@@ -39,7 +39,7 @@ class RemoteVisor:
                 kind, *rest = await read(self._reader)
                 match kind:
                     case "tokens":
-                        self._tokens(*rest)
+                        self._tokens(rest)
                     case "opened":
                         self._opened(*rest)
                     case "done":
@@ -122,8 +122,8 @@ class RemoteVisor:
         stream.on_cancel(partial(self._send, "cancel", number))
         future.set_result(stream)
 
-    def _tokens(self, tokens: list[tuple[int, Any]]) -> None:
-        for number, event in tokens:
+    def _tokens(self, by_field: list[list[Any]]) -> None:
+        for number, event in rows(by_field):
             if number in self._streams:
                 self._streams[number].put(event)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statevisor.api.workers.frames import decode, encode, framed, read
+from statevisor.api.workers.frames import columns, decode, encode, framed, read, rows
 from statevisor.hypervisor import commands as c
 from statevisor.hypervisor import errors
 from statevisor.hypervisor.lifecycle import Power
@@ -84,6 +84,15 @@ def test_an_error_keeps_its_class_message_next_step_and_fields() -> None:
 def test_a_read_only_mapping_is_a_mapping_and_an_unlisted_word_is_text() -> None:
     assert decode(encode(MappingProxyType({"a": 1}))) == {"a": 1}
     assert decode(encode(Power.IDLE)) == "idle"
+
+
+def test_the_tokens_of_a_step_travel_by_field() -> None:
+    likely = Logprobs(chosen=-0.1, top=((1, -0.1), (2, -math.inf)))
+    tokens = [
+        (n, c.TokenEvent(index=n, position=9, token=2, text="é", logprobs=likely if n else None))
+        for n in range(3)
+    ]
+    assert list(rows(decode(encode(columns(tokens))))) == tokens
 
 
 class Colour(Enum):
