@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -76,7 +77,8 @@ class Library:
             start=begin,
             stop=end,
             token_ids=tokens,
-            text=self._roster.text(self._roster.batcher(record), tokens),
+            # on a thread: a million tokens would hold up the steps of all others
+            text=await asyncio.to_thread(self._roster.text, self._roster.batcher(record), tokens),
             segments=tuple((run.position, len(run.tokens), run.kind) for run in runs),
         )
 

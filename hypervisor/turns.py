@@ -31,6 +31,9 @@ from statevisor.hypervisor.tasks import Tasks
 from statevisor.hypervisor.turn import Goal, Turn
 from statevisor.hypervisor.vocab import FinishReason
 
+#: Tokens of a transcript that are read at a time.
+_PIECE = 4096
+
 
 def goal_record(goal: Goal) -> Mapping[str, Any]:
     """A goal as its turn's row keeps it."""
@@ -151,11 +154,22 @@ class Turns:
         """Counts of the tokens generated since the last prompt token before `begin`."""
         counts = PenaltyCounts(settings=goal.settings)
         if goal.settings.penalised and goal.max_tokens and not prompted:
-            run: list[int] = []
-            for piece in await self._catalog.transcript(actor.segment, actor.record.base, begin):
-                run = [*run, *piece.tokens] if piece.kind == "generated" else []
-            counts.extend(run, begin - len(run))
+            said = await self._said(actor.segment, actor.record.base, begin)
+            counts.extend(said, begin - len(said))
         return counts
+
+    async def _said(self, segment: int, base: int, end: int) -> Sequence[int]:
+        """The generated tokens since the last prompt token; read from behind, as far as needed."""
+        pieces: list[Sequence[int]] = []
+        while end > base:
+            start = max(base, end - _PIECE)
+            for run in reversed(await self._catalog.transcript(segment, start, end)):
+                if run.kind != "generated":
+                    start = base
+                    break
+                pieces.append(run.tokens)
+            end = start
+        return [token for piece in reversed(pieces) for token in piece]
 
     async def _close(
         self,

@@ -76,6 +76,19 @@ def start(
     show(run(actors, rounds=rounds, scratch=scratch), as_json)
 
 
+def history(
+    *,
+    tokens: Annotated[int, typer.Option(min=2000, help="Of the long history.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Of each operation.")] = 200,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """What an actor with a very long history costs, beside one with a short history."""
+    from statevisor.api.bench.history import run
+
+    show(run(tokens, rounds, scratch=scratch), as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Measure this program on this machine.")
@@ -83,3 +96,4 @@ def register(app: typer.Typer) -> None:
     group.command("lineage")(lineage)
     group.command("fork")(fork)
     group.command("start")(start)
+    group.command("history")(history)
