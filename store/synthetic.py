@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from statevisor.store.db import begin, finish, migrate, open_engine
+from statevisor.store.db import FILE, begin, finish, migrate, open_engine
 from statevisor.store.making import EVERY_LAYER
 from statevisor.store.prepared import execute
 from statevisor.store.tables import metadata
@@ -198,3 +198,38 @@ class _Builder:
                 marks = ",".join("?" * len(rows[0]))
                 execute(self._conn, f"INSERT INTO {name} VALUES ({marks})", rows, many=True)
                 rows.clear()
+
+
+class BareCommits:
+    """Commits of one small row through the driver alone: the floor under every change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._engine = open_engine(folder / "floor.db", connections=1)
+        self._conn = self._engine.connect()
+        execute(self._conn, "CREATE TABLE floor (id INTEGER PRIMARY KEY, data BLOB)")
+
+    def commit(self) -> None:
+        """One transaction, durable when it returns."""
+        begin(self._conn, write=True)
+        execute(self._conn, "INSERT INTO floor (data) VALUES (?)", (b"x" * 64,))
+        finish(self._conn, commit=True)
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._conn.close()
+        self._engine.dispose()
+
+
+def rows_bytes(folder: Path) -> int:
+    """What the rows of a catalog take, whether or not they have left the log beside it."""
+    engine = open_engine(folder / FILE, connections=1, read_only=True)
+    try:
+        with engine.connect() as conn:
+            pages = execute(conn, "PRAGMA page_count")[0][0] - _free(conn)
+            return int(pages * execute(conn, "PRAGMA page_size")[0][0])
+    finally:
+        engine.dispose()
+
+
+def _free(conn: Connection) -> int:
+    return int(execute(conn, "PRAGMA freelist_count")[0][0])
