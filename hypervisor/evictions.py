@@ -23,7 +23,7 @@ from statevisor.hypervisor.states import States
 from statevisor.hypervisor.vocab import Tier
 
 #: Frames that are written at once: they share syncs, and leave the disk to others in between.
-AT_ONCE: Final = 2
+AT_ONCE: Final = 4
 
 
 class Evictions:

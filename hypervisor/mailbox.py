@@ -16,7 +16,8 @@ class Mailbox:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # made when somebody waits: an empty deque takes more memory than the rest of an actor
+        self._waiting: deque[asyncio.Future[None]] | None = None
 
     @property
     def held(self) -> bool:
@@ -26,7 +27,7 @@ class Mailbox:
     @property
     def depth(self) -> int:
         """How many operations wait."""
-        return len(self._waiting)
+        return len(self._waiting or ())
 
     def try_enter(self) -> bool:
         """Enter if nothing runs or waits."""
@@ -39,6 +40,8 @@ class Mailbox:
         """Wait for one's turn. Raises: ActorBusy if too many wait already."""
         if self.try_enter():
             return
+        if self._waiting is None:
+            self._waiting = deque()
         if len(self._waiting) >= self._limit:
             raise ActorBusy(f"{self._limit} operations wait for this actor already")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,8 +52,13 @@ class Mailbox:
             if turn.done() and not turn.cancelled():
                 self.leave()  # it was our turn already: hand it on
             else:
-                self._waiting.remove(turn)
+                self._drop(turn)
             raise
+
+    def _drop(self, turn: asyncio.Future[None]) -> None:
+        # `leave` passes over who was cancelled, and may have come by before this
+        if self._waiting is not None and turn in self._waiting:
+            self._waiting.remove(turn)
 
     def leave(self) -> None:
         """End the running operation and let the next one in."""
@@ -60,7 +68,7 @@ class Mailbox:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._held = False
+        self._held, self._waiting = False, None
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

@@ -63,3 +63,18 @@ async def test_a_waiter_cancelled_after_it_was_let_in_hands_the_turn_on() -> Non
     await asyncio.wait_for(next_one, 1)
     box.leave()
     assert not box.held
+
+
+async def test_who_is_cancelled_and_passed_over_at_once_only_hears_of_it() -> None:
+    box = Mailbox(2)
+    await box.enter()
+    first, second = asyncio.create_task(box.enter()), asyncio.create_task(box.enter())
+    await asyncio.sleep(0)
+    first.cancel()
+    second.cancel()
+    box.leave()  # before either has run again
+    for task in (first, second):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (box.held, box.depth) == (False, 0)
+    assert box.try_enter()
