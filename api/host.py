@@ -67,6 +67,10 @@ class Host:
             tiers = await self._visor.tiers()
             gauges = {f"tier_bytes_{tier.tier.value}": tier.used_bytes for tier in tiers}
             gauges.update(self._visor.stats())
+            # whoever is not in memory is at rest, and only the catalog has counted it
+            counted = sum(n for name, n in gauges.items() if name.startswith("actors_"))
+            elsewhere = sum(tier.actors for tier in tiers) - counted
+            gauges["actors_hibernated"] = gauges.get("actors_hibernated", 0) + elsewhere
         return self.meter.page(gauges)
 
 

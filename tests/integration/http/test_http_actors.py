@@ -153,8 +153,24 @@ async def test_a_dry_run_tells_what_is_then_replayed(boot: Any) -> None:
         assert await replayed_tokens(server) - replayed == told["tokens"]
 
 
+async def test_actors_that_only_the_catalog_knows_are_counted_too(boot: Any) -> None:
+    hibernated = 'statevisor_actors{status="hibernated"}'
+    async with boot() as server:
+        for name in ("alice", "bob"):
+            await server.ask("POST", "/v1/actors", {"name": name, "prompt": "once"})
+        assert await metric(server, hibernated) == 0
+    async with boot(recover_actors=0) as server:
+        assert await metric(server, hibernated) == 2
+        await server.ask("POST", "/v1/actors/alice/resume")
+        assert await metric(server, hibernated) == 1
+
+
 async def replayed_tokens(server: Any) -> float:
+    return await metric(server, "statevisor_replayed_tokens")
+
+
+async def metric(server: Any, begins: str) -> float:
     async with server.session.get(server.url + "/metrics") as answer:
         page = await answer.text()
-    (line,) = [one for one in page.splitlines() if one.startswith("statevisor_replayed_tokens")]
+    (line,) = [one for one in page.splitlines() if one.startswith(begins)]
     return float(line.split()[-1])
