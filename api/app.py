@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from statevisor.api.auth import authorise
@@ -36,10 +38,25 @@ def endpoint(route: Route) -> Handler:
         host = request.app[HOST]
         request[OPENAI] = route.openai
         authorise(request, route.scope, host.settings)
-        reply = await route.handler(await _read(route, request, host))
+        call = await _read(route, request, host)
+        reply = await (_once(route, call) if route.keeps else route.handler(call))
         return reply if isinstance(reply, web.StreamResponse) else _respond(request, reply)
 
     return handle
+
+
+async def _once(route: Route, call: Call[Any, Any]) -> Reply | web.StreamResponse:
+    """Answer as before if the request's Idempotency-Key has had an answer, else keep this one."""
+    once = call.change["once"]
+    if once is None:
+        return await route.handler(call)
+    kept = await call.visor.kept(once)
+    if kept is not None:
+        return Reply(value=kept["value"], status=kept["status"])
+    reply = await route.handler(call)
+    if isinstance(reply, Reply):
+        await call.visor.keep(once, {"value": reply.value, "status": reply.status})
+    return reply
 
 
 async def _read(route: Route, request: web.Request, host: Host) -> Call[object, object]:

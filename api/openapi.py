@@ -168,7 +168,7 @@ def _given(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _headers(route: Route) -> list[dict[str, Any]]:
-    if not route.changes:
+    if not (route.changes or route.keeps):
         return []
     match = {
         "name": "If-Match",
@@ -182,7 +182,7 @@ def _headers(route: Route) -> list[dict[str, Any]]:
         "description": "A retry with the same key and request gets the first answer again.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     }
-    return [match, once] if route.method == "POST" else [match]
+    return [*([match] if route.changes else []), *([once] if route.method == "POST" else [])]
 
 
 def _answers(route: Route, schemas: _Schemas) -> dict[str, Any]:

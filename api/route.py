@@ -34,6 +34,7 @@ class Route:
     told: Any = None  #: what a body with `dry_run` is answered instead, with 200
     media: tuple[str, ...] = ()  #: what it may answer beside JSON and msgpack
     changes: bool = False  #: takes If-Match, and Idempotency-Key if it is a POST
+    keeps: bool = False  #: no transaction keeps its Idempotency-Key: the answer is kept behind it
     openai: bool = False  #: errors have OpenAI's shape
 
     @property

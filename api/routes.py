@@ -61,9 +61,16 @@ ROUTES: tuple[Route, ...] = (
         "actors",
         answer=ActorObject,
         changes=True,
+        keeps=True,
     ),
     Route(
-        "POST", "/v1/actors/{a}/resume", actors.resume, "actors", answer=ActorObject, changes=True
+        "POST",
+        "/v1/actors/{a}/resume",
+        actors.resume,
+        "actors",
+        answer=ActorObject,
+        changes=True,
+        keeps=True,
     ),
     # -- turns
     Route("POST", "/v1/actors/{a}/append", turns.append, "infer", answer=TurnObject, changes=True),
@@ -77,7 +84,13 @@ ROUTES: tuple[Route, ...] = (
         changes=True,
     ),
     Route(
-        "POST", "/v1/actors/{a}/cancel", turns.cancel, "infer", answer=CancelledObject, status=202
+        "POST",
+        "/v1/actors/{a}/cancel",
+        turns.cancel,
+        "infer",
+        answer=CancelledObject,
+        status=202,
+        keeps=True,
     ),
     Route("GET", "/v1/actors/{a}/transcript", turns.transcript, "infer", answer=TranscriptObject),
     # -- versions
@@ -128,7 +141,14 @@ ROUTES: tuple[Route, ...] = (
         media=("application/octet-stream",),
     ),
     Route("GET", "/v1/versions/{v}/recipe", versions.recipe, "actors", answer=RecipeObject),
-    Route("POST", "/v1/versions/{v}/verify", versions.verify, "actors", answer=VerifyObject),
+    Route(
+        "POST",
+        "/v1/versions/{v}/verify",
+        versions.verify,
+        "actors",
+        answer=VerifyObject,
+        keeps=True,
+    ),
     # -- lineage
     Route(
         "GET",
@@ -157,7 +177,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/lineage/blame", lineage.blame, "actors", answer=VersionObject | None),
     # -- tiers
     Route("GET", "/v1/tiers", tiers.usage, "actors", answer=ListObject, items=TierObject),
-    Route("POST", "/v1/tiers/evict", tiers.evict, "admin", answer=EvictObject),
+    Route("POST", "/v1/tiers/evict", tiers.evict, "admin", answer=EvictObject, keeps=True),
     # -- models
     Route("GET", "/v1/models", models.loaded, "infer", answer=ListObject, items=ModelObject),
     Route("GET", "/v1/models/{m}", models.read, "infer", answer=ModelObject),
@@ -172,8 +192,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/openapi.json", documents.describe, "public", answer=dict[str, Any]),
     Route("GET", "/docs", documents.page, "public", media=("text/html",)),
     # -- administration
-    Route("POST", "/v1/admin/drain", ops.drain, "admin", answer=DrainObject),
-    Route("POST", "/v1/admin/gc", admin.gc, "admin", answer=GcObject),
-    Route("POST", "/v1/admin/fsck", admin.fsck, "admin", answer=FsckObject),
-    Route("POST", "/v1/admin/backup", admin.backup, "admin", answer=BackupObject),
+    Route("POST", "/v1/admin/drain", ops.drain, "admin", answer=DrainObject, keeps=True),
+    Route("POST", "/v1/admin/gc", admin.gc, "admin", answer=GcObject, keeps=True),
+    Route("POST", "/v1/admin/fsck", admin.fsck, "admin", answer=FsckObject, keeps=True),
+    Route("POST", "/v1/admin/backup", admin.backup, "admin", answer=BackupObject, keeps=True),
 )

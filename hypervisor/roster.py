@@ -212,8 +212,12 @@ class Roster:
     async def told(self, once: Once | None) -> Mapping[str, Any] | None:
         """What this Idempotency-Key gave before. Raises: IdempotencyMismatch, Draining."""
         self.accepting()
-        operation = None if once is None else await self._catalog.operation(once.key)
-        if operation is None or once is None:
+        return None if once is None else await self.kept(once)
+
+    async def kept(self, once: Once) -> Mapping[str, Any] | None:
+        """The same, while the server drains too. Raises: IdempotencyMismatch."""
+        operation = await self._catalog.operation(once.key)
+        if operation is None:
             return None
         if operation.request != once.request:
             raise IdempotencyMismatch

@@ -13,7 +13,7 @@ from typing import Any
 
 from statevisor.hypervisor.batcher import Batcher, FrameMaker, make_batcher
 from statevisor.hypervisor.branches import Branches
-from statevisor.hypervisor.catalog_port import Catalog, VersionQuery
+from statevisor.hypervisor.catalog_port import Catalog, Once, VersionQuery
 from statevisor.hypervisor.commands import (
     ActorView,
     Append,
@@ -392,6 +392,18 @@ class Visor:
     async def backup(self, command: Backup) -> BackupView:
         """Copy the whole data folder while everything goes on."""
         return await self._housekeeping.backup(command)
+
+    # -- keys ------------------------------------------------------------------------------------
+    async def kept(self, once: Once) -> Mapping[str, Any] | None:
+        """What is kept with an Idempotency-Key. Raises: IdempotencyMismatch."""
+        return await self._roster.kept(once)
+
+    async def keep(self, once: Once, result: Mapping[str, Any]) -> None:
+        """Keep the answer of an operation that has no transaction of its own.
+
+        Raises: IdempotencyMismatch.
+        """
+        await self._tasks.whole(self._catalog.remember(once, result))
 
     # -- models ----------------------------------------------------------------------------------
     async def models(self) -> tuple[ModelView, ...]:

@@ -212,6 +212,8 @@ ANSWERS: Mapping[str, Any] = {
         findings=(Finding(kind="image_damaged", detail="d", advice="a", actor="act_1"),),
     ),
     "backup": c.BackupView(target="/tmp/copy", images=2, nbytes=8192),
+    "kept": None,
+    "keep": None,
     "drain": c.DrainView(hibernated=2, images=1, failed=("bob",)),
 }
 
