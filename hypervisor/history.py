@@ -88,8 +88,10 @@ class History:
         """A version's row, and how many tokens were replayed for it."""
         ref = await self._catalog.image_at(version.segment, version.position)
         if ref is not None:
-            row, _ = await self._residency.states.read(ref)
-            return row, 0
+            row, meta = await self._residency.states.read(ref)
+            # an import may have brought several tokens that its state has not absorbed
+            if meta.absorbed >= version.position - 1:
+                return row, 0
         row, _, replayed = await self._derive(version.segment, version.position)
         return row, replayed
 

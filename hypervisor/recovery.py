@@ -60,7 +60,11 @@ class Recovery:
     async def _run(self) -> None:
         left = self._config.recover_tokens
         going: set[asyncio.Task[None]] = set()
-        for record in await self._catalog.recent(self._config.recover_actors):
+        try:
+            last_used = await self._catalog.recent(self._config.recover_actors)
+        except StatevisorError:
+            return  # the next one who asks the catalog hears of it
+        for record in last_used:
             tokens = await self._missing(record)
             if not tokens or tokens > left:
                 continue

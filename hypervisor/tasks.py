@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from statevisor.hypervisor.errors import StatevisorError
+
 T = TypeVar("T")
 
 
@@ -24,7 +26,12 @@ class Tasks:
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work to its end, also when the caller is cancelled."""
-        return await asyncio.shield(self.spawn(work))
+        task = self.spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_unheard)
+            raise
 
     async def wait(self, seconds: float | None = None) -> None:
         """Wait until nothing runs, or for so many seconds."""
@@ -36,3 +43,11 @@ class Tasks:
         for task in set(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def _unheard(task: asyncio.Task[Any]) -> None:
+    """Whoever wanted the result has gone: a refusal concerns nobody, a fault goes to the log."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, StatevisorError):
+        told = {"message": "an operation failed whose caller had gone", "exception": error}
+        task.get_loop().call_exception_handler({**told, "task": task})

@@ -1,0 +1,66 @@
+"""Work that goes on when its caller has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from statevisor.hypervisor.errors import Conflict
+from statevisor.hypervisor.tasks import Tasks
+
+
+@pytest.fixture
+async def log() -> list[dict[str, Any]]:
+    """What the event loop was told of."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    return told
+
+
+async def left_alone(tasks: Tasks, error: Exception) -> None:
+    """Work whose caller goes away before it fails."""
+    go = asyncio.Event()
+
+    async def work() -> None:
+        await go.wait()
+        raise error
+
+    caller = asyncio.create_task(tasks.whole(work()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    go.set()
+    await tasks.wait()
+    await asyncio.sleep(0)
+    del caller
+    gc.collect()
+
+
+async def test_a_refusal_that_nobody_waits_for_is_no_news(log: list[dict[str, Any]]) -> None:
+    await left_alone(Tasks(), Conflict("it has moved on"))
+
+    assert log == []
+
+
+async def test_a_fault_is_told_once(log: list[dict[str, Any]]) -> None:
+    fault = RuntimeError("a fault")
+
+    await left_alone(Tasks(), fault)
+
+    assert [context["exception"] for context in log] == [fault]
+    assert "caller had gone" in log[0]["message"]
+
+
+async def test_a_caller_that_waits_hears_of_it(log: list[dict[str, Any]]) -> None:
+    async def work() -> None:
+        raise Conflict("no")
+
+    with pytest.raises(Conflict):
+        await Tasks().whole(work())
+    gc.collect()
+    assert log == []
