@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import (
     ColumnElement,
@@ -106,6 +106,15 @@ def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) ->
     return found
 
 
+class ForkedFrom(Protocol):
+    """The version that an actor was forked from."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def handle(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Heritage:
     """What forks take from an actor, living or not."""
@@ -141,13 +150,10 @@ def add(
     position: int,
     base: int,
     next_seq: int,
-    parent: int | None = None,
+    parent: ForkedFrom | None = None,
     drift: bool = False,
 ) -> ActorRecord:
-    """Insert an actor that stands at its newest version; the record lacks its parent's handle.
-
-    Raises: ActorExists.
-    """
+    """Insert an actor that stands at its newest version. Raises: ActorExists."""
     values = {
         "id": new.id,
         "name": new.name,
@@ -164,7 +170,7 @@ def add(
         "pinned": False,
         "drift": drift,
         "labels": dict(new.labels),
-        "parent": parent,
+        "parent": None if parent is None else parent.id,
         "created_us": scope.now_us,
         "updated_us": scope.now_us,
     }
@@ -185,6 +191,7 @@ def add(
         seed=new.seed,
         epoch=1,
         labels=dict(new.labels),
+        parent=None if parent is None else parent.handle,
         drift=drift,
         created_at=scope.now_us,
         updated_at=scope.now_us,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from statevisor.hypervisor.catalog_port import NewActor, Once, Origin, Provenance
 from statevisor.hypervisor.image_ports import ImageMeta
@@ -63,7 +62,7 @@ def fork(
             position=origin.position + len(prompt),
             base=source.base,
             next_seq=2 if prompt else 1,
-            parent=parent.id,
+            parent=parent,
             drift=drift,
         )
         made.append(child)
@@ -75,7 +74,7 @@ def fork(
             runs.insert_run(scope.conn, segment.record.id, origin.position, "prompt", prompt)
             build = scope.builds.get(new.model)
             _version(scope, new, 1, segment, end, Op.TURN, (first,), build, drift)
-    records = tuple(replace(child, parent=parent.handle) for child in made)
+    records = tuple(made)
     operations.keep(scope, once, actors=records)
     return records
 
