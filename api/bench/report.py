@@ -24,7 +24,7 @@ def conditions() -> dict[str, Any]:
 
 
 def quantiles(samples: Sequence[float], *, digits: int = 4) -> dict[str, float]:
-    """The median, the 99th percentile and the extremes of samples, nearest rank, in their unit."""
+    """Tenth percentile, median, 99th and the extremes of samples, nearest rank, in their unit."""
     ordered = sorted(samples)
 
     def rank(percent: int) -> float:
@@ -33,6 +33,7 @@ def quantiles(samples: Sequence[float], *, digits: int = 4) -> dict[str, float]:
     return {
         "n": len(ordered),
         "min": round(ordered[0], digits),
+        "p10": rank(10),
         "p50": rank(50),
         "p99": rank(99),
         "max": round(ordered[-1], digits),

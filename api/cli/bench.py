@@ -89,6 +89,24 @@ def history(
     show(run(tokens, rounds, scratch=scratch), as_json)
 
 
+def tiers(
+    *,
+    rounds: Annotated[int, typer.Option(min=2, help="Moves of each kind.")] = 40,
+    row_bytes: Annotated[
+        int, typer.Option(min=1 << 16, max=1 << 30, help="Size of a state; a multiple of 4096.")
+    ] = 8 << 20,
+    actors: Annotated[int, typer.Option(min=0, help="Of the crowd; 0: none.")] = 10_000,
+    host_bytes: Annotated[int, typer.Option(min=0, help="Host tier of the crowd.")] = 256 << 20,
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """Moves between tiers beside the disk's own times; memory under a crowd of actors."""
+    from statevisor.api.bench.tiers import run
+
+    report = run(rounds, row_bytes=row_bytes, actors=actors, host_bytes=host_bytes, scratch=scratch)
+    show(report, as_json)
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Measure this program on this machine.")
@@ -96,4 +114,5 @@ def register(app: typer.Typer) -> None:
     group.command("lineage")(lineage)
     group.command("fork")(fork)
     group.command("start")(start)
+    group.command("tiers")(tiers)
     group.command("history")(history)

@@ -1,0 +1,66 @@
+"""The toy guest with a state as large as a real one's: moves cost what they cost, steps nothing."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+
+from statevisor.guests.toy import ToyGuest
+from statevisor.hypervisor.layout import Layout, StateFamily
+from statevisor.hypervisor.plan import RowResult, StepPlan
+
+_STAMP_BYTES = 8
+
+
+class WideGuest(ToyGuest):
+    """A toy state, and noise up to `row_bytes` that every token changes at both ends."""
+
+    def __init__(self, row_bytes: int, slots: int) -> None:
+        super().__init__(name="wide", slots=slots)
+        self._core = super().layout
+        self._wide = row_bytes - self._core.row_bytes
+        self._noise = os.urandom(self._wide)
+        self._memory = memoryview(bytearray((slots + 1) * self._wide))
+
+    @property
+    def layout(self) -> Layout:
+        noise = StateFamily(name="noise", shape=(self._wide,), dtype="U8")
+        return Layout(families=(*self._core.families, noise))
+
+    def step(self, plan: StepPlan) -> tuple[RowResult, ...]:
+        results = super().step(plan)
+        for row in plan.rows:
+            stamp = self._bank[row.slot][0].to_bytes(_STAMP_BYTES, "little")
+            noise = self._row_of(row.slot)
+            noise[:_STAMP_BYTES] = noise[-_STAMP_BYTES:] = stamp
+        return results
+
+    def clear(self, slot: int) -> None:
+        super().clear(slot)
+        self._row_of(slot)[:] = self._noise
+
+    def save(self, slot: int, out: memoryview) -> None:
+        super().save(slot, out[: self._core.row_bytes])
+        out[self._core.row_bytes :] = self._row_of(slot)
+
+    def load(self, slot: int, row: memoryview) -> None:
+        super().load(slot, row[: self._core.row_bytes])
+        self._row_of(slot)[:] = row[self._core.row_bytes :]
+
+    def copy(self, source: int, targets: Sequence[int]) -> None:
+        super().copy(source, targets)
+        for target in targets:
+            self._row_of(target)[:] = self._row_of(source)
+
+    def frames(self, count: int) -> memoryview:
+        return pages(count * self.layout.row_bytes)
+
+    def _row_of(self, slot: int) -> memoryview:
+        return self._memory[slot * self._wide : (slot + 1) * self._wide]
+
+
+def pages(nbytes: int) -> memoryview:
+    """Memory that begins on a page; what is not touched costs nothing."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return memoryview(mmap.mmap(-1, max(nbytes, 1), flags=flags))[:nbytes]

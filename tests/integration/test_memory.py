@@ -1,0 +1,42 @@
+"""Memory does not grow with the number of actors: what is full is written, what is gone freed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statevisor.api.bench.crowd import crowd
+from statevisor.hypervisor.departures import Departures
+
+ACTORS = 300
+ROW_BYTES = 64 << 10
+#: Most rounds come after the host tier is first full. A third of their states would be 5 MiB.
+MOST_MIB = 5.0
+
+
+async def growth(folder: Path) -> float:
+    report = await crowd(folder, actors=ACTORS, row_bytes=ROW_BYTES, host_bytes=1 << 20)
+    assert report["rounds"][-1]["images_mib"] > 8
+    assert report["rounds"][1]["host_mib"] > 0.5
+    return float(report["growth_mib"])
+
+
+async def test_memory_stays_flat_while_actors_come_and_move(tmp_path: Path) -> None:
+    assert await growth(tmp_path) < MOST_MIB
+
+
+async def test_a_state_kept_by_mistake_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a copy of every state that is written stays behind."""
+    kept: list[bytes] = []
+    write = Departures._write
+
+    async def leaky(self: Any, actor: Any, row: Any, absorbed: int) -> Any:
+        kept.append(bytes(row))
+        return await write(self, actor, row, absorbed)
+
+    monkeypatch.setattr(Departures, "_write", leaky)
+    assert await growth(tmp_path) > MOST_MIB
