@@ -207,6 +207,7 @@ class Turns:
             batcher.residency.settle(actor, failed=True)
             if isinstance(fault, Unavailable):
                 self._left[actor.id] = end
+                actor.record = replace(actor.record, position=position)
             raise
         finally:
             actor.turn = None

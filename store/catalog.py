@@ -91,6 +91,7 @@ class SqlCatalog:
         self._lock = lock
         self._anchor = Anchor(path)
         self._on_broken = on_broken
+        self._claimed = False
         self._now_us = now_us
         self._keep_keys_us = keep_keys_us
         self._incarnation = 0
@@ -101,7 +102,9 @@ class SqlCatalog:
             open_engine(path, connections=1),
             open_engine(path, connections=READERS, read_only=True),
         )
-        self._writer: Writer[Scope] = Writer(self._engines[0], self._scope, self._tails, on_broken)
+        self._writer: Writer[Scope] = Writer(
+            self._engines[0], self._scope, self._tails, self._tell_broken
+        )
         self._readers = Readers(self._engines[1])
 
     @classmethod
@@ -162,6 +165,10 @@ class SqlCatalog:
         """Take the build of each model for the versions made from now on."""
         self._builds = dict(builds)
 
+    def _tell_broken(self, reason: str) -> None:
+        if self._claimed:  # before, whoever opens it is told, and nothing was promised yet
+            self._on_broken(reason)
+
     def _scope(self, conn: Connection) -> Scope:
         """What a group's operations share.
 
@@ -170,7 +177,7 @@ class SqlCatalog:
         try:
             self._anchor.check()
         except Unavailable as error:
-            self._on_broken(error.detail)
+            self._tell_broken(error.detail)
             raise
         check_incarnation(owners.current(conn), self._incarnation)
         return Scope(
@@ -455,7 +462,9 @@ class SqlCatalog:
             self._incarnation = owners.claim(scope, owner)
             return self._incarnation
 
-        return await self._writer.submit(take)
+        incarnation = await self._writer.submit(take)
+        self._claimed = True
+        return incarnation
 
     async def _change(self, actor_id: str, guard: Guard, columns: dict[str, Any]) -> ActorRecord:
         def change(scope: Scope) -> ActorRecord:

@@ -11,6 +11,7 @@ may run on another.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from statevisor.store.freelist import FreeList
 
 _NAME: Final = re.compile(r"(\d{8,})\.slab\Z")
 _ZEROS: Final = bytes(1 << 20)
+#: Why a file cannot be opened that is none the worse for it.
+_NOT_NOW: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +155,12 @@ class Slabs:
     def _load_slab(self, slab_id: int, path: Path, live: Extents) -> None:
         try:
             fd = self.files.open(path)
-        except OSError:
+        except OSError as error:
+            if error.errno in _NOT_NOW:  # its images are whole: no actor may be judged by it
+                raise Unavailable(
+                    f"cannot open {path}: {error.strerror}",
+                    hint="Let the server read and write everything in its data folder.",
+                ) from error
             self._lose(slab_id, live.of(slab_id))
             return
         size = self.files.size(fd) // ALIGN * ALIGN
