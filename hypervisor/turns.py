@@ -33,6 +33,8 @@ from statevisor.hypervisor.vocab import FinishReason
 
 #: Tokens of a transcript that are read at a time.
 _PIECE = 4096
+#: Broken turns that are closed at the same time.
+_TOGETHER = 64
 
 
 def goal_record(goal: Goal) -> Mapping[str, Any]:
@@ -293,25 +295,30 @@ class Turns:
     async def recover(self, tokenizers: Mapping[str, Tokenizer]) -> int:
         """Close the turns that a crash has left open, at their last committed token."""
         turns = await self._catalog.open_turns()
-        for turn in turns:
-            actor = await self._catalog.actor(turn.actor_id)
-            text = ""
-            tokenizer = tokenizers.get(actor.model)
-            if tokenizer is not None:
-                begin = turn.start + turn.prompt_tokens
-                runs = await self._catalog.transcript(turn.segment, begin, turn.position)
-                tokens = [token for run in runs for token in run.tokens]
-                text = b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
-            await self._catalog.end_turn(
-                turn.id,
-                finish=FinishReason.CANCELLED,
-                position=turn.position,
-                text=text,
-                result=None,
-                guard=Guard(epoch=actor.epoch),
-                broken=True,
-            )
+        for at in range(0, len(turns), _TOGETHER):
+            part = turns[at : at + _TOGETHER]
+            # side by side, so that they share commits
+            await asyncio.gather(*(self._close_broken(turn, tokenizers) for turn in part))
         return len(turns)
+
+    async def _close_broken(self, turn: TurnRecord, tokenizers: Mapping[str, Tokenizer]) -> None:
+        actor = await self._catalog.actor(turn.actor_id)
+        text = ""
+        tokenizer = tokenizers.get(actor.model)
+        if tokenizer is not None:
+            begin = turn.start + turn.prompt_tokens
+            runs = await self._catalog.transcript(turn.segment, begin, turn.position)
+            tokens = [token for run in runs for token in run.tokens]
+            text = b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
+        await self._catalog.end_turn(
+            turn.id,
+            finish=FinishReason.CANCELLED,
+            position=turn.position,
+            text=text,
+            result=None,
+            guard=Guard(epoch=actor.epoch),
+            broken=True,
+        )
 
 
 class _Staging:

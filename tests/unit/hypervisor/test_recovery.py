@@ -98,6 +98,33 @@ async def test_a_turn_that_the_crash_broke_is_recovered_first(worlds: Any) -> No
     assert (await tiers(world))["a0"] == "gpu"
 
 
+async def test_broken_turns_are_closed_side_by_side(worlds: Any) -> None:
+    """So that they share commits: a start does not take longer for every turn that was open."""
+    world = await crowd(worlds, 6, slots=8)
+    for index in range(6):
+        talk = await world.visor.generate(
+            Generate(actor=f"a{index}", max_tokens=10**6, ignore_eos=True)
+        )
+        await anext(talk.__aiter__())
+    end_turn, at_once = world.catalog.end_turn, [0, 0]
+
+    async def watched(*args: Any, **more: Any) -> Any:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        await asyncio.sleep(0)
+        try:
+            return await end_turn(*args, **more)
+        finally:
+            at_once[0] -= 1
+
+    world.catalog.end_turn = watched
+    await world.crash()
+    await settled(world)
+
+    assert at_once[1] == 6
+    assert await world.catalog.open_turns() == ()
+
+
 async def test_only_free_slots_and_frames_are_taken(worlds: Any) -> None:
     world = await crowd(worlds, 10, slots=4, frames=2)
     await world.crash()
