@@ -1,25 +1,26 @@
 """Reading an image past the page cache, straight into the memory where its state is wanted.
 
-A state on its way to a slot is then copied by nobody, and a piece is checked while it is still in
-the processor's cache. Needs memory that begins on a page.
+A state on its way to a slot is then copied by nobody. Needs memory that begins on a page.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Final, NamedTuple
+from typing import Final
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.codec import ALIGN
-from statevisor.store.digest import ImageHash, pieces
+from statevisor.store.digest import pieces
 from statevisor.store.extent import ExtentHeader, header_bytes
-from statevisor.store.extent_io import at, check_header
+from statevisor.store.extent_io import at, check_header, check_pieces
 from statevisor.store.files import Files
 
 #: Smaller ones are better kept in the page cache.
 LEAST_BYTES: Final = 256 << 10
+#: At once: every wait for a disk is one for the processor too, and the checks take no time.
+RUN_BYTES: Final = 16 << 20
 
 
 def suits(ref: ImageRef, out: memoryview) -> bool:
@@ -30,14 +31,6 @@ def suits(ref: ImageRef, out: memoryview) -> bool:
 def is_aligned(out: memoryview) -> bool:
     """Whether a disk can write straight into this memory."""
     return ctypes.addressof(ctypes.c_char.from_buffer(out)) % ALIGN == 0
-
-
-class _Piece(NamedTuple):
-    """What one read fetches, and how its bytes are checked."""
-
-    buffers: list[memoryview]
-    hashed: list[memoryview]
-    padding: memoryview
 
 
 class DirectRead:
@@ -69,32 +62,19 @@ class DirectRead:
             raise IncompatibleImage(f"{at(self._ref)}: {error.detail}", hint=error.hint) from error
 
     def _run(self, files: Files, fd: int) -> ExtentHeader:
-        where, hashed, header = self._ref.offset, ImageHash(identity=False), None
-        plan = self._plan()
-        for k, piece in enumerate(plan):
-            # the extent's header comes with the first piece
-            buffers = piece.buffers if k else [self._header, *piece.buffers]
-            got = files.read(fd, buffers, where)
-            where += got
-            if got != sum(map(len, buffers)):
-                raise ImageCorrupt(f"MiB {k} of {len(plan)} is cut off")
-            if header is None:
-                header = check_header(self._header, self._ref)
-            if hashed.add(piece.hashed, piece.padding) != header.checksums[k]:
-                raise ImageCorrupt(f"MiB {k} of {len(plan)} is damaged")
-        assert header is not None, "an image has at least one piece"
-        rest = len(self._out) % ALIGN
-        self._out[len(self._out) - rest :] = self._tail[:rest]
+        whole = len(self._out) // ALIGN * ALIGN
+        rest = len(self._out) - whole  # shares its page with zeros: it comes by way of the tail
+        tail = [self._tail] if rest else []
+        self._read(files, fd, [self._header, self.head, self._out[:whole], *tail])
+        header = check_header(self._header, self._ref)
+        check_pieces(header, [self.head, self._out[:whole], self._tail[:rest]], self._tail[rest:])
+        self._out[whole:] = self._tail[:rest]
         return header
 
-    def _plan(self) -> list[_Piece]:
-        """One read for each piece; a page that the row shares with zeros goes to the tail."""
-        whole = len(self._out) // ALIGN * ALIGN
-        rest = len(self._out) - whole
-        plan = []
-        for parts in pieces([self.head, self._out[:whole], self._tail[:rest]]):
-            if len(parts[-1]) % ALIGN:
-                plan.append(_Piece([*parts[:-1], self._tail], parts, self._tail[rest:]))
-            else:
-                plan.append(_Piece(parts, parts, self._tail[:0]))
-        return plan
+    def _read(self, files: Files, fd: int, buffers: list[memoryview]) -> None:
+        where = self._ref.offset
+        for run in pieces(buffers, RUN_BYTES):
+            got = files.read(fd, run, where)
+            where += got
+            if got != sum(map(len, run)):
+                raise ImageCorrupt(f"cut off behind {where - self._ref.offset} bytes")

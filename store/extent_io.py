@@ -131,6 +131,17 @@ def at(ref: ImageRef) -> str:
     return f"slab {ref.slab}, offset {ref.offset}"
 
 
+def check_pieces(header: ExtentHeader, parts: Sequence[memoryview], padding: memoryview) -> None:
+    """Raises: ImageCorrupt unless an image in consecutive parts has the header's checksums.
+
+    `padding` is what stood behind it, up to the next 4 KiB boundary at least.
+    """
+    hashed = ImageHash(identity=False)
+    for k, (piece, zeros) in enumerate(_padded(parts, padding)):
+        if hashed.add(piece, zeros) != header.checksums[k]:
+            raise ImageCorrupt(f"MiB {k} of {len(header.checksums)} is damaged")
+
+
 def _read_header(files: Files, fd: int, ref: ImageRef) -> ExtentHeader:
     files.expect(fd, ref.offset, ref.length)
     block = bytearray(header_bytes(ref.nbytes))

@@ -11,7 +11,7 @@ import pytest
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
 from statevisor.hypervisor.layout import StateFamily
-from statevisor.store import direct_read
+from statevisor.store import direct_read, extent_io
 from statevisor.store.digest import ImageHash
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
@@ -72,13 +72,22 @@ def flip(tmp_path, ref, at):
     os.close(fd)
 
 
-async def test_it_reads_what_was_put_a_piece_at_a_time(images, files, meta, make_row):
+async def test_it_reads_what_was_put_at_once(images, files, meta, make_row):
     row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
     ref = await images.put(row, meta)
     assert await images.get(ref, out) == meta
     assert out == row
-    assert len(files.reads) == 4  # 3 MiB and the file's header; the extent's comes with the first
-    assert files.reads[0] == ref.offset
+    assert files.reads == [ref.offset]
+
+
+async def test_a_very_large_image_is_read_in_runs(images, files, make_meta, make_row, monkeypatch):
+    monkeypatch.setattr(direct_read, "RUN_BYTES", MIB)
+    meta = make_meta(StateFamily(name="wkv", shape=(1, (3 * MIB + 8) // 4), dtype="F32"))
+    row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    assert await images.get(ref, out) == meta
+    assert out == row
+    assert files.reads == [ref.offset + k * MIB for k in range(4)]
 
 
 async def test_memory_that_begins_anywhere_goes_through_the_page_cache(
@@ -123,7 +132,7 @@ async def test_without_the_checks_a_flipped_bit_would_be_served(
         def add(self, piece, padding):
             return Anything()
 
-    monkeypatch.setattr(direct_read, "ImageHash", Blind)
+    monkeypatch.setattr(extent_io, "ImageHash", Blind)
     await images.get(ref, out)
     assert out != row
 
