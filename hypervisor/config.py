@@ -24,7 +24,7 @@ class VisorConfig:
     checkpoint_tokens: int = (
         4096  #: tokens after which an idle actor is checkpointed in the background
     )
-    actors_in_memory: int = 10_000  #: above this, actors at rest are dropped from the table
+    actors_in_memory: int = 4_096  #: above this, actors at rest are dropped from the table
     recover_actors: int = 64  #: most actors that a start recovers before anyone asks for them
     recover_tokens: int = 1 << 18  #: most tokens that it replays for them
     durability: Durability = "sync"

@@ -6,6 +6,7 @@ leaves for free. What cannot be kept stays where it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from statevisor.hypervisor.actor import Actor
@@ -63,7 +64,8 @@ class Departures:
 
     async def to_nvme(self, actor: Actor) -> None:
         """From a slot onto the disk. Raises: QuotaExceeded (it stays in its slot), Unavailable."""
-        if not actor.absorbed or await self._is_imaged(actor):
+        likely = actor.imaged == actor.record.position or not self._states.fit
+        if not actor.absorbed or (likely and await self._is_imaged(actor)):
             self._apply(actor, Event.HIBERNATE)
             self._apply(actor, Event.SAVED)
             return
@@ -71,14 +73,19 @@ class Departures:
         async with self._staging.row() as row:
             assert actor.slot is not None
             self._apply(actor, Event.HIBERNATE)
+            absorbed = actor.absorbed
             try:
-                await self._engine.run(self._guest.save, actor.slot, row)
+                _, pending, imaged = await asyncio.gather(
+                    self._engine.run(self._guest.save, actor.slot, row),
+                    self._pending(actor, absorbed),
+                    self._is_imaged(actor),
+                )
             except BaseException:
                 self._apply(actor, Event.FAILED)
                 raise
-            absorbed = actor.absorbed
             self._apply(actor, Event.SAVED)
-            await self._write(actor, row, absorbed)
+            if not imaged:
+                await self._write(actor, row, absorbed, pending)
 
     async def demote(self, actor: Actor) -> None:
         """From a frame onto the disk. Raises: QuotaExceeded (it stays in its frame), Unavailable.
@@ -101,19 +108,23 @@ class Departures:
             # the frame is gone; it was a copy, and the journal can make the state again
             self._meter.count("image_checksum_failures_total")
         else:
-            await self._write(actor, row, actor.rest)
+            await self._write(actor, row, actor.rest, await self._pending(actor, actor.rest))
 
     async def write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef | None:
         """The image of where the actor stands, written now if there is none; None: empty state."""
         found = await self._catalog.image_at(actor.segment, actor.record.position)
         if found is None and absorbed:
-            return await self._write(actor, row, absorbed)
+            return await self._write(actor, row, absorbed, await self._pending(actor, absorbed))
         actor.imaged = actor.record.position
         return found
 
-    async def _write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef:
+    async def _pending(self, actor: Actor, absorbed: int) -> tuple[int, ...]:
+        return await self._states.tokens(actor.segment, absorbed, actor.record.position)
+
+    async def _write(
+        self, actor: Actor, row: Row, absorbed: int, pending: tuple[int, ...]
+    ) -> ImageRef:
         position = actor.record.position
-        pending = await self._states.tokens(actor.segment, absorbed, position)
         meta = self._states.meta(position, absorbed, pending)
         made = await self._states.keep(actor.segment, position, row, meta)
         actor.imaged = position

@@ -51,6 +51,7 @@ class Roster:
         self._paths = paths
         self._ids = ids
         self._config = config
+        self._forget_at = config.actors_in_memory
         self._clock = clock
 
     def accepting(self) -> None:
@@ -75,11 +76,17 @@ class Roster:
         return self.actors.setdefault(record.id, actor)
 
     def _forget(self) -> None:
-        """Keep the table small: an actor at rest on nvme is nothing but its row in the catalog."""
-        if len(self.actors) < self._config.actors_in_memory:
+        """Keep the table small: an actor at rest on nvme is nothing but its row in the catalog.
+
+        Who is not at rest stays, however many; so the next look through all comes only after the
+        table has grown by an eighth.
+        """
+        if len(self.actors) < self._forget_at:
             return
         for actor in [a for a in self.actors.values() if self._at_rest(a)]:
             del self.actors[actor.id]
+        limit = self._config.actors_in_memory
+        self._forget_at = max(limit, len(self.actors) + len(self.actors) // 8)
 
     def _at_rest(self, actor: Actor) -> bool:
         quiet = not actor.mailbox.held and not actor.turns

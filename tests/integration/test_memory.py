@@ -34,9 +34,9 @@ async def test_a_state_kept_by_mistake_is_seen(
     kept: list[bytes] = []
     write = Departures._write
 
-    async def leaky(self: Any, actor: Any, row: Any, absorbed: int) -> Any:
+    async def leaky(self: Any, actor: Any, row: Any, *more: Any) -> Any:
         kept.append(bytes(row))
-        return await write(self, actor, row, absorbed)
+        return await write(self, actor, row, *more)
 
     monkeypatch.setattr(Departures, "_write", leaky)
     assert await growth(tmp_path) > MOST_MIB
