@@ -1,4 +1,7 @@
-"""Tokens and journal groups as bytes.
+"""Tokens, runs of them and journal groups as bytes.
+
+A run is 8 bytes of xxh3 over its tokens and the row that they stand in, and the tokens as
+little-endian int32.
 
 A group is 8 bytes of xxh3 over the rest, seeded with the row's id, and a msgpack list: version,
 segments, positions, counts, and all tokens as little-endian int32.
@@ -6,6 +9,7 @@ segments, positions, counts, and all tokens as little-endian int32.
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,10 +19,12 @@ import msgpack
 import xxhash
 
 from statevisor.hypervisor.catalog_port import JournalEntry
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import CatalogCorrupt, StatevisorError
 
 _VERSION = 1
 _SUM = 8
+#: segment, start, count
+_PLACE = struct.Struct("<qqq")
 
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:
@@ -36,6 +42,30 @@ def unpack_tokens(data: bytes) -> array[int]:
     if sys.byteorder == "big":
         tokens.byteswap()
     return tokens
+
+
+def pack_run(segment: int, start: int, kind: str, tokens: Sequence[int]) -> bytes:
+    """A run as the row of that segment and start keeps it. Raises: OverflowError."""
+    body = pack_tokens(tokens)
+    return _run_sum(segment, start, len(tokens), kind, body) + body
+
+
+def unpack_run(segment: int, start: int, count: int, kind: str, data: bytes) -> array[int]:
+    """The tokens of a row of these values. Raises: CatalogCorrupt, naming the row."""
+    body = data[_SUM:]
+    if _run_sum(segment, start, count, kind, body) != data[:_SUM]:
+        raise CatalogCorrupt(
+            f"the tokens from {start} of segment {segment} are damaged: their checksum "
+            "does not match",
+            hint="They are not served. Roll the actor back to before them, or restore a backup.",
+        )
+    return unpack_tokens(body)
+
+
+def _run_sum(segment: int, start: int, count: int, kind: str, body: bytes) -> bytes:
+    place = _PLACE.pack(segment, start, count) + kind.encode()
+    made: bytes = xxhash.xxh3_64_digest(body, seed=xxhash.xxh3_64_intdigest(place))
+    return made
 
 
 def pack_group(row: int, entries: Sequence[JournalEntry]) -> bytes:

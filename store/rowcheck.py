@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from sqlalchemy import Connection
 
 from statevisor.hypervisor.catalog_port import Finding
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import CatalogCorrupt, StatevisorError
 from statevisor.store import journal
 from statevisor.store.db import faults
-from statevisor.store.packing import unpack_group
+from statevisor.store.packing import unpack_group, unpack_run
 from statevisor.store.prepared import execute
 from statevisor.store.tails import Tails
 
@@ -46,13 +46,6 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
            WHERE NOT EXISTS (SELECT 1 FROM actor a WHERE a.id = s.actor_id)""",
         "segment {0} belongs to an actor that does not exist",
         "It takes room and does no harm.",
-    ),
-    (
-        "run_damaged",
-        """SELECT s.actor_id, NULL, r.start, r.segment FROM token_run r
-           JOIN segment s ON s.id = r.segment WHERE r.count < 1 OR length(r.data) <> 4 * r.count""",
-        "the tokens from {0} of segment {1} are not as many as the row says",
-        _BACK,
     ),
     (
         "run_gap",
@@ -140,6 +133,7 @@ def check(conn: Connection) -> tuple[Finding, ...]:
     for kind, query, text, advice in _RULES:
         for actor, seq, *words in execute(conn, query):
             found.append(_finding(kind, text.format(*words), advice, actor, seq))
+    found += _runs(conn)
     found += _journal(conn)
     found += _positions(conn)
     return tuple(found)
@@ -150,6 +144,17 @@ def _finding(
 ) -> Finding:
     version = None if seq is None else f"{actor}@{seq}"
     return Finding(kind=kind, detail=detail, advice=advice, actor=actor, version=version)
+
+
+def _runs(conn: Connection) -> Iterator[Finding]:
+    """Runs whose tokens or place are not what was written."""
+    query = """SELECT s.actor_id, r.segment, r.start, r.count, r.kind, r.data FROM token_run r
+               LEFT JOIN segment s ON s.id = r.segment ORDER BY r.segment, r.start"""
+    for actor, *row in execute(conn, query):
+        try:
+            unpack_run(*row)
+        except CatalogCorrupt as error:
+            yield _finding("run_damaged", error.detail, _BACK, actor)
 
 
 def _journal(conn: Connection) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
-from statevisor.store.packing import pack_tokens, unpack_tokens
+from statevisor.store.packing import pack_run, unpack_run
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.tables import token_run
 
@@ -37,7 +37,7 @@ _FIRST = (
     .scalar_subquery()
 )
 _WITHIN = Prepared(
-    select(_run.start, _run.kind, _run.data)
+    select(_run.start, _run.count, _run.kind, _run.data)
     .where(
         _run.segment == bindparam("at"),
         _run.start >= func.coalesce(_FIRST, 0),
@@ -57,7 +57,7 @@ def insert_run(
             "start": position + at,
             "count": min(RUN_TOKENS, len(tokens) - at),
             "kind": kind,
-            "data": pack_tokens(tokens[at : at + RUN_TOKENS]),
+            "data": pack_run(segment, position + at, kind, tokens[at : at + RUN_TOKENS]),
         }
         for at in range(0, len(tokens), RUN_TOKENS)
     ]
@@ -71,7 +71,8 @@ def cut(conn: Connection, segment: int, position: int) -> None:
     _CUT.run(conn, {"at": segment, "low": position})
     if row is not None and row.start + row.count > position:
         _CUT.run(conn, {"at": segment, "low": row.start})
-        kept = unpack_tokens(row.data)[: position - row.start]
+        tokens = unpack_run(segment, row.start, row.count, row.kind, row.data)
+        kept = tokens[: position - row.start]
         insert_run(conn, segment, row.start, row.kind, kept)
 
 
@@ -83,11 +84,12 @@ def end(conn: Connection, segment: int) -> int | None:
 def within(
     conn: Connection, segment: int, start: int, stop: int
 ) -> Iterator[tuple[int, str, array[int]]]:
-    """Position, kind and tokens of one segment in start..stop."""
+    """Position, kind and tokens of one segment in start..stop. Raises: CatalogCorrupt."""
     if start >= stop:
         return
-    for begin, kind, data in _WITHIN.all(conn, {"at": segment, "low": start, "high": stop}):
-        tokens = unpack_tokens(data)
+    rows = _WITHIN.all(conn, {"at": segment, "low": start, "high": stop})
+    for begin, count, kind, data in rows:
+        tokens = unpack_run(segment, begin, count, kind, data)
         low, high = max(start - begin, 0), min(stop - begin, len(tokens))
         if low < high:
             yield begin + low, kind, tokens[low:high]

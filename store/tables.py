@@ -115,7 +115,7 @@ actor_label = Table(
     Column("value", Text, nullable=False),
 )
 
-#: Tokens at rest, packed as little-endian int32.
+#: Tokens at rest, packed behind a checksum: see `store/packing.py`.
 token_run = Table(
     "token_run",
     metadata,

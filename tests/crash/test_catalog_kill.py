@@ -18,6 +18,7 @@ import pytest
 
 from statevisor.hypervisor.errors import StatevisorError
 from statevisor.store.catalog import SqlCatalog
+from statevisor.store.packing import pack_run
 
 sys.path.insert(0, str(Path(__file__).parent))
 from catalog_worker import token
@@ -153,6 +154,9 @@ async def test_a_gate_that_opens_before_the_commit_is_caught(live, tmp_path):
 async def test_a_token_that_changed_is_caught(live, tmp_path):
     assert live(tmp_path, 0) == 0
     db = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
-    db.execute("UPDATE token_run SET data = zeroblob(length(data)) WHERE rowid = 3")
+    query = "SELECT segment, start, kind, count FROM token_run WHERE rowid = 3"
+    segment, start, kind, count = db.execute(query).fetchone()
+    changed = pack_run(segment, start, kind, [0] * count)  # with a sum, or it would not be served
+    db.execute("UPDATE token_run SET data = ? WHERE rowid = 3", (changed,))
     db.close()
     assert await losses(tmp_path) != []

@@ -191,7 +191,7 @@ FAULTS = {
         SELECT a.segment FROM token_run a JOIN token_run b
         ON a.segment = b.segment AND a.start < b.start AND a.start + a.count > b.start""",
     "a run is empty or not as long as it says": """
-        SELECT segment FROM token_run WHERE count < 1 OR length(data) != 4 * count""",
+        SELECT segment FROM token_run WHERE count < 1 OR length(data) != 4 * count + 8""",
     "a segment begins beyond its parent's end": """
         SELECT s.id FROM segment s JOIN segment p ON p.id = s.parent WHERE s.position > max(
             p.position,

@@ -34,7 +34,11 @@ from statevisor.hypervisor.vocab import FinishReason
 LONG = "the quick brown fox jumps over the lazy dog"
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,  # a busy machine is no fault of the tokens
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(cuts=st.lists(st.integers(1, 9), max_size=12))
 async def test_any_cut_of_the_input_gives_the_same_tokens(
     worlds: Callable[..., Any], cuts: list[int]

@@ -107,7 +107,7 @@ def test_a_migration_stands_on_its_own(path):
             else []
         )
     }
-    assert imports <= {"__future__", "sqlalchemy", "alembic"}
+    assert imports <= {"__future__", "sqlalchemy", "alembic", "struct", "xxhash"}
 
 
 def test_migrations_form_one_line():

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statevisor.hypervisor.catalog_port import JournalEntry
-from statevisor.hypervisor.errors import StatevisorError
-from statevisor.store.packing import pack_group, pack_tokens, unpack_group, unpack_tokens
+from statevisor.hypervisor.errors import CatalogCorrupt, StatevisorError
+from statevisor.store.packing import (
+    pack_group,
+    pack_run,
+    pack_tokens,
+    unpack_group,
+    unpack_run,
+    unpack_tokens,
+)
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 ENTRIES = st.lists(
@@ -48,6 +55,33 @@ def test_every_flipped_bit_of_a_group_is_found_and_its_row_named():
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(StatevisorError, match="journal row 12 is damaged"):
             list(unpack_group(12, bytes(damaged)))
+
+
+@given(
+    st.integers(1, 2**53), st.integers(0, 2**40), st.sampled_from(["prompt", "generated"]), TOKENS
+)
+def test_runs_come_back(segment, start, kind, tokens):
+    packed = pack_run(segment, start, kind, tokens)
+
+    assert list(unpack_run(segment, start, len(tokens), kind, packed)) == tokens
+    assert len(packed) == 8 + 4 * len(tokens)
+
+
+def test_every_flipped_bit_of_a_run_and_of_its_row_is_found():
+    row = {"segment": 3, "start": 9, "count": 3, "kind": "prompt"}
+    data = pack_run(3, 9, "prompt", (5, 6, 7))
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CatalogCorrupt, match="the tokens from 9 of segment 3"):
+            unpack_run(**row, data=bytes(damaged))
+    for name in ("segment", "start", "count"):
+        for bit in range(31):
+            with pytest.raises(CatalogCorrupt):
+                unpack_run(**{**row, name: row[name] ^ 1 << bit}, data=data)
+    for kind in ("generated", "qrompt", ""):
+        with pytest.raises(CatalogCorrupt):
+            unpack_run(**{**row, "kind": kind}, data=data)
 
 
 @pytest.mark.parametrize("cut", [0, 7, 8, 20])
