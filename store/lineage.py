@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, select, text
 
@@ -14,19 +16,48 @@ from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.tables import version, version_parent
 
 _edge = version_parent.c
-UP = PreparedIn(
+_UP = PreparedIn(
     lambda keys: (
         select(_edge.child.label("here"), _edge.parent.label("near"))
         .where(_edge.child.in_(keys))
         .order_by(_edge.child, _edge.ord)
     )
 )
-DOWN = PreparedIn(
+_DOWN = PreparedIn(
     lambda keys: (
         select(_edge.parent.label("here"), _edge.child.label("near"))
         .where(_edge.parent.in_(keys))
         .order_by(_edge.parent, _edge.child)
     )
+)
+#: A version and those after it, for as long as each has one neighbour and none else is next.
+_LINE_UP = Prepared(
+    text(
+        """
+    WITH RECURSIVE line(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 1
+        UNION ALL
+        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.parent) END
+                FROM version_parent e WHERE e.child = line.id), n + 1
+        FROM line WHERE line.id > :bound AND n < :most
+    )
+    SELECT id FROM line WHERE id > :bound ORDER BY n
+    """
+    ).columns(id=BigInteger)
+)
+_LINE_DOWN = Prepared(
+    text(
+        """
+    WITH RECURSIVE line(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 1
+        UNION ALL
+        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.child) END
+                FROM version_parent e WHERE e.parent = line.id), n + 1
+        FROM line WHERE line.id < :bound AND n < :most
+    )
+    SELECT id FROM line WHERE id < :bound ORDER BY n
+    """
+    ).columns(id=BigInteger)
 )
 _PLACE = Prepared(
     select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
@@ -77,6 +108,23 @@ BLAME = Prepared(
     ).columns(hit=BigInteger)
 )
 
+
+class Direction(NamedTuple):
+    """Up or down a lineage."""
+
+    near: PreparedIn  #: neighbours of versions
+    line: Prepared
+    bound: int  #: beyond every id that may be met
+
+    def follow(self, conn: Connection, number: int, bound: int, most: int) -> list[int]:
+        """A version and those after it for as long as each has one neighbour, short of a bound."""
+        rows = self.line.all(conn, {"at": number, "bound": bound, "most": most})
+        return [row.id for row in rows]
+
+
+UPWARD = Direction(_UP, _LINE_UP, 0)
+DOWNWARD = Direction(_DOWN, _LINE_DOWN, 2**63 - 1)
+
 Edge = tuple[str, str, Op]
 
 
@@ -91,13 +139,13 @@ def graph(
     start = versions.resolve(conn, handle)
     seen: dict[int, int] = {start: 0}
     cut = False
-    for wanted, query in (("ancestors", UP), ("descendants", DOWN)):
+    for wanted, way in (("ancestors", UPWARD), ("descendants", DOWNWARD)):
         if direction in (wanted, "both"):
-            cut |= _spread(conn, query, start, seen, depth, limit)
+            cut |= _spread(conn, way, start, seen, depth, limit)
     nodes = versions.load(conn, tuple(seen))
     records = dict(zip(seen, nodes, strict=True))
     rank = {number: order for order, number in enumerate(seen)}
-    found = [edge for edge in _near(conn, UP, tuple(seen)) if edge[1] in rank]
+    found = [edge for edge in _near(conn, _UP, tuple(seen)) if edge[1] in rank]
     found.sort(key=lambda edge: rank[edge[0]])
     edges = tuple(
         (records[parent].handle, records[child].handle, records[child].op)
@@ -119,8 +167,10 @@ def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
         return older
     mine = _reach(conn, older)
     best: tuple[int, int, int] | None = None
-    for shared in mine.keys() & theirs.keys():
+    for shared in sorted(mine.keys() & theirs.keys(), key=mine.__getitem__, reverse=True):
         depth, top = mine[shared]
+        if best is not None and depth < best[0]:
+            break
         top = min(top, theirs[shared][1])
         found = _SHARED.first(conn, {"at": shared, "top": top, "older": older})
         if found is not None:
@@ -147,7 +197,7 @@ def blame(conn: Connection, handle: str, layer: int) -> int | None:
 
 def _spread(
     conn: Connection,
-    query: PreparedIn,
+    way: Direction,
     start: int,
     seen: dict[int, int],
     depth: int,
@@ -156,7 +206,15 @@ def _spread(
     """Add what is reached from `start` to `seen`, level by level; says whether any was left out."""
     level, hops, cut = [start], 0, False
     while level:
-        near = _near(conn, query, level)
+        if len(level) == 1:  # its line at once, as far as it may be followed
+            most = 1 + min(depth - hops, limit - len(seen))
+            _, *line = way.follow(conn, level[0], way.bound, most)
+            fresh = list(takewhile(lambda number: number not in seen, line))
+            for number in fresh:
+                hops += 1
+                seen[number] = hops
+                level = [number]
+        near = _near(conn, way.near, level)
         level = []
         for _, number in near:
             if number in seen:

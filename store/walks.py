@@ -11,43 +11,11 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from sqlalchemy import BigInteger, Connection, text
+from sqlalchemy import Connection
 
 from statevisor.hypervisor.catalog_port import Walk
 from statevisor.store import versions
-from statevisor.store.lineage import DOWN, UP
-from statevisor.store.prepared import Prepared
-
-#: A version and those after it, for as long as each has one neighbour and none else is next.
-_LINE_UP = Prepared(
-    text(
-        """
-    WITH RECURSIVE line(id, n) AS (
-        SELECT CAST(:at AS BIGINT), 1
-        UNION ALL
-        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.parent) END
-                FROM version_parent e WHERE e.child = line.id), n + 1
-        FROM line WHERE line.id > :bound AND n < :most
-    )
-    SELECT id FROM line WHERE id > :bound ORDER BY n
-    """
-    ).columns(id=BigInteger)
-)
-_LINE_DOWN = Prepared(
-    text(
-        """
-    WITH RECURSIVE line(id, n) AS (
-        SELECT CAST(:at AS BIGINT), 1
-        UNION ALL
-        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.child) END
-                FROM version_parent e WHERE e.parent = line.id), n + 1
-        FROM line WHERE line.id < :bound AND n < :most
-    )
-    SELECT id FROM line WHERE id < :bound ORDER BY n
-    """
-    ).columns(id=BigInteger)
-)
-_NONE = 2**63 - 1  #: beyond every id
+from statevisor.store.lineage import DOWNWARD, UPWARD
 
 
 def walk(conn: Connection, start: str | Sequence[int], direction: str, limit: int) -> Walk:
@@ -74,7 +42,7 @@ class _Way:
 
     def __init__(self, conn: Connection, begin: Sequence[int], *, up: bool) -> None:
         self._conn = conn
-        self._line, self._near = (_LINE_UP, UP) if up else (_LINE_DOWN, DOWN)
+        self._way = UPWARD if up else DOWNWARD
         self._up = up
         self.sign = -1 if up else 1
         self.queue = [self.sign * number for number in begin]
@@ -87,15 +55,12 @@ class _Way:
         """Pass the next version, and those of its line that come before any other."""
         key = heappop(self.queue)
         self._waiting.discard(key)
-        bound = self.queue[0] if self.queue else (0 if self._up else _NONE)
-        found = self._line.all(
-            self._conn, {"at": self.sign * key, "bound": abs(bound), "most": most}
-        )
-        line = [row.id for row in found]
+        bound = abs(self.queue[0]) if self.queue else self._way.bound
+        line = self._way.follow(self._conn, abs(key), bound, most)
         self.seen += line
         for here, near in pairwise(line):
             self._edge(here, near)
-        for row in self._near.all(self._conn, (line[-1],)):
+        for row in self._way.near.all(self._conn, (line[-1],)):
             self._edge(line[-1], row.near)
             if self.sign * row.near not in self._waiting:
                 self._waiting.add(self.sign * row.near)

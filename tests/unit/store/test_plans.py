@@ -153,7 +153,7 @@ def test_no_statement_builds_a_filter_or_reads_a_whole_table(db, name):
     [
         ("ix_version_segment_position", "lineage._MERGED"),
         ("ix_version_op_created_us", "search._by_kind"),
-        ("ix_version_parent_parent", "lineage.DOWN[8]"),
+        ("ix_version_parent_parent", "lineage._DOWN[8]"),
         ("ix_segment_actor_id", "sweep._OWN"),
         ("ix_tag_version", "versions._TAGS[8]"),
     ],
