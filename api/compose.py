@@ -14,6 +14,7 @@ from statevisor.api.settings import Settings, steer
 from statevisor.guests import build_guest
 from statevisor.guests.starved_blas import ENVIRONMENT
 from statevisor.hypervisor.ports import Meter
+from statevisor.hypervisor.steady import SteadyTime
 from statevisor.hypervisor.visor import Visor
 from statevisor.store.backup import IMAGES, FolderArchive
 from statevisor.store.catalog import SqlCatalog
@@ -40,6 +41,7 @@ async def powered(settings: Settings, meter: Meter) -> AsyncIterator[Visor]:
             settings.data,
             keep_keys_us=config.idempotency_s * 1_000_000,
             on_broken=stop_process,
+            aged_us=SteadyTime(SystemClock()).now_us,
         )
         undo.push_async_callback(catalog.close)
         incarnation = await catalog.claim(owner)

@@ -22,6 +22,7 @@ from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.retention import DENSE, Keep, surplus
+from statevisor.hypervisor.steady import SteadyTime
 
 _SEGMENTS = 32  #: looked at between two turns of the event loop
 _PLACES = 64  #: forgotten in one transaction
@@ -72,12 +73,14 @@ class Collector:
         self._images = images
         self._prints = prints
         self._clock = clock
+        self._time = SteadyTime(clock)
         self._dense = dense
-        self._suspects: dict[Extent, int] = {}  #: extents without a name, and since when
+        self._suspects: dict[Extent, float] = {}  #: extents without a name; monotonic, since when
 
     async def run(self, command: Gc) -> GcView:
         """One collection. Raises: Unavailable."""
-        grace_us = int(command.grace_s * 1_000_000)
+        # a clock that was set forward has made nothing older
+        grace_us = int(command.grace_s * 1_000_000) + self._time.ahead_us()
         rubbish = await self._catalog.rubbish(grace_us=grace_us)
         fates = await self._fates(frozenset(rubbish.actors), grace_us)
         freed: list[ImageRef] = []
@@ -86,7 +89,7 @@ class Collector:
             for at in range(0, len(fates.goes), _PLACES):
                 await self._catalog.forget(fates.goes[at : at + _PLACES])
             freed, left = await self._sweep(grace_us)
-        unnamed = await self._unnamed(grace_us)
+        unnamed = await self._unnamed(command.grace_s)
         for extent in () if command.dry_run else unnamed:
             self._images.reclaim(extent)
             del self._suspects[extent]
@@ -174,16 +177,16 @@ class Collector:
             return Keep.BUILD.value
         return Keep.YOUNG.value if one.created_at > young else None
 
-    async def _unnamed(self, grace_us: int) -> list[Extent]:
+    async def _unnamed(self, grace_s: float) -> list[Extent]:
         """Extents that had no name at each look for longer than the grace."""
-        now = self._clock.now_us()
+        now = self._clock.monotonic()
         # In this order: what is named in between is not taken for unnamed.
         used = self._images.extents()
         named = await self._catalog.live_images()
         # On a thread: there may be a million of each.
         unnamed = await asyncio.to_thread(_without, used, named)
         self._suspects = {extent: self._suspects.get(extent, now) for extent in unnamed}
-        return [extent for extent, since in self._suspects.items() if since <= now - grace_us]
+        return [extent for extent, since in self._suspects.items() if since <= now - grace_s]
 
 
 def _chosen(lines: Mapping[str, GcLine], *fates: str) -> tuple[GcLine, ...]:

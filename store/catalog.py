@@ -87,7 +87,9 @@ class SqlCatalog:
         now_us: Callable[[], int],
         keep_keys_us: int,
         on_broken: Callable[[str], object],
+        aged_us: Callable[[], int],
     ) -> None:
+        self._aged_us = aged_us
         self._lock = lock
         self._anchor = Anchor(path)
         self._on_broken = on_broken
@@ -116,18 +118,27 @@ class SqlCatalog:
         now_us: Callable[[], int] = wall_us,
         keep_keys_us: int = 24 * 3600 * 10**6,
         on_broken: Callable[[str], object] = lambda reason: None,
+        aged_us: Callable[[], int] | None = None,
     ) -> Self:
         """Open the catalog of a data folder, made and migrated as needed.
 
         `locked` keeps other servers out until `close`. `on_broken` hears, on another thread and
-        before any caller does, that nothing more can be written.
+        before any caller does, that nothing more can be written. By `aged_us` keys grow old, if
+        not by `now_us`.
         Raises: Unavailable (the folder is in use, the disk fails), StatevisorError (a journal row
         that an open turn needs is damaged).
         """
         lock = FolderLock(folder) if locked else None
         try:
             path = await asyncio.to_thread(_prepare, folder, lock)
-            made = cls(path, lock, now_us=now_us, keep_keys_us=keep_keys_us, on_broken=on_broken)
+            made = cls(
+                path,
+                lock,
+                now_us=now_us,
+                keep_keys_us=keep_keys_us,
+                on_broken=on_broken,
+                aged_us=aged_us or now_us,
+            )
             await made._start()
         except BaseException:
             if lock is not None:
@@ -185,7 +196,7 @@ class SqlCatalog:
             now_us=self._now_us(),
             incarnation=self._incarnation,
             builds=self._builds,
-            keep_keys_us=self._keep_keys_us,
+            keep_keys_us=self._keep_keys_us + self._now_us() - self._aged_us(),
             tails=self._tails,
         )
 
@@ -300,7 +311,7 @@ class SqlCatalog:
         return turns.shown(await self._readers.run(turns.get, turn_id), ends)
 
     async def operation(self, key: str) -> OperationRecord | None:
-        oldest = self._now_us() - self._keep_keys_us
+        oldest = self._aged_us() - self._keep_keys_us
         return await self._readers.run(operations.get, key, oldest)
 
     async def open_turns(self) -> tuple[TurnRecord, ...]:
