@@ -177,7 +177,10 @@ class SlabImages:
         The row must not change until then; a cancelled call too ends only when its writer has.
         Raises: Unavailable (the disk is full or fails), QuotaExceeded.
         """
-        parts = _image_parts(row, meta)
+        if meta.layout.row_bytes > PIECE_BYTES:  # its checksum would hold up the event loop
+            parts = await self._workers.run(_image_parts, row, meta)
+        else:
+            parts = _image_parts(row, meta)
         place = await self._room.take(extent_bytes(sum(map(len, parts))))
         try:
             ref = await self._write(place, parts, meta)
