@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, bindparam, select, text
+from sqlalchemy import BigInteger, Connection, bindparam, func, select, text
 
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import segments, versions
 from statevisor.store.prepared import Prepared, PreparedIn
-from statevisor.store.tables import version, version_parent
+from statevisor.store.tables import segment, version, version_parent
 
 _edge = version_parent.c
 _UP = PreparedIn(
@@ -62,14 +62,16 @@ _LINE_DOWN = Prepared(
 _PLACE = Prepared(
     select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
 )
-#: What a rule took in beside its actor's own state: its result stands where its segment begins.
-_MERGED = Prepared(
-    select(_edge.parent)
-    .join(version, version.c.id == _edge.child)
-    .where(
-        version.c.segment == bindparam("at"),
-        version.c.position == bindparam("start"),
-        _edge.ord > 0,
+#: The oldest version where a segment begins; of a rooted one, what its rule made.
+_first = (
+    select(func.min(version.c.id))
+    .where(version.c.segment == segment.c.id, version.c.position == segment.c.position)
+    .scalar_subquery()
+)
+#: What the rules that segments begin with took in beside their actor's own state.
+_MERGED = PreparedIn(
+    lambda keys: select(_edge.parent).where(
+        _edge.ord > 0, _edge.child.in_(select(_first).where(segment.c.id.in_(keys)))
     )
 )
 _SHARED = Prepared(
@@ -245,14 +247,15 @@ def _reach(conn: Connection, number: int, oldest: int = 0) -> dict[int, tuple[in
     queue, done = deque([number]), {number}
     while queue:
         here = _PLACE.one(conn, {"key": queue.popleft()})
+        rules = []
         for step in segments.path(conn, here.segment, here.position):
             if step.id in reach and reach[step.id][1] >= step.top:
                 continue
             reach[step.id] = (step.depth, step.top)
-            if not step.rooted:
-                continue
-            for row in _MERGED.all(conn, {"at": step.id, "start": step.position}):
-                if row.parent not in done and row.parent >= oldest:
-                    done.add(row.parent)
-                    queue.append(row.parent)
+            if step.rooted:
+                rules.append(step.id)
+        for row in _MERGED.all(conn, rules):
+            if row.parent not in done and row.parent >= oldest:
+                done.add(row.parent)
+                queue.append(row.parent)
     return reach
