@@ -24,6 +24,7 @@ class LastDrawn:
         Raises: what the step raises; then nothing can be followed.
         """
         last, self._drawn = self._drawn, {}
+        plan = plan.resolved()
         rows = [_resolved(row, last.get(row.slot)) for row in plan.rows]
         running = [row for row in rows if row is not None]
         results = iter(step(StepPlan(rows=tuple(running))) if running or not rows else ())

@@ -52,7 +52,11 @@ class OutputGate:
         held = self._held.get(turn.id)
         if held is None:
             self._held[turn.id] = _Held(turn, segment, stream, [event])
-            self._commits.setdefault(turn.id, asyncio.Event()).clear()
+            pending = self._commits.get(turn.id)
+            if pending is None:
+                self._commits[turn.id] = asyncio.Event()
+            else:
+                pending.clear()
         else:
             held.events.append(event)
         if self._open:

@@ -5,8 +5,8 @@ clients: it asks every feed what is due, runs one step and tells each feed what 
 What a feed does then (journal, reply, stop) happens beside the loop, never in it.
 
 Where the guest's steps run by themselves, the next step is planned and handed over while one runs,
-and results are read one step late. A feed whose next token is not known yet says so (`DRAWN`), and
-the guest puts it in; whether its row runs at all is then the guest's to see. A feed that cannot
+and results are read one step late. A feed whose next token is not known yet says so (`FOLLOWING`),
+and the guest puts it in; whether its row runs at all is then the guest's to see. A feed that cannot
 foresee its next step sits one out. With one step at a time all this is the plain loop.
 """
 
@@ -20,7 +20,7 @@ from typing import Protocol
 
 from statevisor.hypervisor import scheduler
 from statevisor.hypervisor.engine import Engine
-from statevisor.hypervisor.plan import RowResult
+from statevisor.hypervisor.plan import FOLLOWING, RowResult
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.sampling import Draw
 
@@ -33,7 +33,7 @@ class Feed(Protocol):
     def due(self, limit: int) -> Sequence[int]:
         """The next tokens to absorb, at most `limit`.
 
-        (DRAWN,) stands for the token that a row on its way will draw. Empty: nothing before the
+        FOLLOWING stands for the token that a row on its way will draw. Empty: nothing before the
         rows on their way are back; the feed is done if there are none.
         """
         ...
@@ -103,6 +103,7 @@ class _Flight:
     planned: scheduler.Planned
     members: list[_Member]  #: one per row
     began: float
+    repeats: bool  #: whether every row follows and draws, so that the step may be given again
     ticket: object = None
     error: Exception | None = None  #: why it could not be submitted
 
@@ -160,7 +161,7 @@ class StepLoop:
         self._ended = now
         self._commit(flight, results)
         for member in flight.members:
-            if member.error is None and not member.flying and member.feed.wants_image():
+            if not member.flying and member.error is None and member.feed.wants_image():
                 await self._stage(member.feed)
 
     def _exchange(self, fresh: Sequence[_Flight], oldest: _Flight) -> Sequence[RowResult]:
@@ -184,19 +185,43 @@ class StepLoop:
         """Plan as many steps as may be on their way at once."""
         fresh: list[_Flight] = []
         while len(self._flights) < self._guest.steps_ahead:
-            members, works = self._gather()
-            if not works:
+            flight = self._again() or self._planned()
+            if flight is None:
                 break
-            planned = scheduler.plan(works, self._budget, self._turn)
-            self._turn += 1
-            riders = [members[work] for work in planned.works]
-            for member, row in zip(riders, planned.plan.rows, strict=True):
-                member.flying += 1
-                member.feed.launched(len(row.tokens), draws=row.draw is not None)
-            flight = _Flight(planned, riders, self._clock.monotonic())
             self._flights.append(flight)
             fresh.append(flight)
         return fresh
+
+    def _again(self) -> _Flight | None:
+        """The newest step on its way once more, if all that take part go on as in it."""
+        if not self._flights:
+            return None
+        newest = self._flights[-1]
+        members = newest.members
+        if not newest.repeats or len(members) != len(self._members):
+            return None
+        for member in members:
+            if member.error is not None or member.feed.due(1) is not FOLLOWING:
+                return None
+        for member in members:
+            member.flying += 1
+            member.feed.launched(1, draws=True)
+        planned = scheduler.repeated(newest.planned)
+        return _Flight(planned, members, self._clock.monotonic(), repeats=True)
+
+    def _planned(self) -> _Flight | None:
+        members, works = self._gather()
+        if not works:
+            return None
+        planned = scheduler.plan(works, self._budget, self._turn)
+        self._turn += 1
+        riders = [members[work] for work in planned.works]
+        rows = planned.plan.rows
+        for member, row in zip(riders, rows, strict=True):
+            member.flying += 1
+            member.feed.launched(len(row.tokens), draws=row.draw is not None)
+        repeats = all(row.follows and row.draw is not None for row in rows)
+        return _Flight(planned, riders, self._clock.monotonic(), repeats=repeats)
 
     def _gather(self) -> tuple[list[_Member], list[scheduler.Work]]:
         members: list[_Member] = []
@@ -219,20 +244,23 @@ class StepLoop:
         return members, works
 
     def _commit(self, flight: _Flight, results: Sequence[RowResult]) -> None:
-        progress = scheduler.commit(flight.planned, results)
-        for member, made in zip(flight.members, progress, strict=True):
+        rows = flight.planned.plan.rows
+        failed = False
+        for member, row, result in zip(flight.members, rows, results, strict=True):
             member.flying -= 1
             if member.error is not None:
-                continue
-            if not made.result.ran:
+                failed = True
+            elif not result.ran:
                 member.feed.passed_over()
-            elif not made.result.finite:
+            elif not result.finite:
                 member.error = NotFinite()
+                failed = True
             else:
-                member.feed.absorbed(made.absorbed)
-                if made.drew:
-                    member.feed.drawn(made.result)
-        self._close_failed(flight)
+                member.feed.absorbed(len(row.tokens))
+                if row.draw is not None:
+                    member.feed.drawn(result)
+        if failed:
+            self._close_failed(flight)
 
     def _broken(self, flight: _Flight, error: Exception) -> None:
         for member in flight.members:

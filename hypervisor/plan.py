@@ -8,7 +8,7 @@ the row before drew one of its `stops`, was not finite, or was not run itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statevisor.hypervisor.sampling import Draw
 
@@ -30,10 +30,16 @@ class Row:
     @property
     def follows(self) -> bool:
         """Whether its token is the one drawn in the step before."""
-        return self.tokens == _FOLLOWING
+        return self.tokens == FOLLOWING
 
 
-_FOLLOWING = (DRAWN,)
+FOLLOWING = (DRAWN,)  #: the tokens of a row that follows
+
+
+def _moved(row: Row, offset: int) -> Row:
+    if row.draw is None:
+        return row
+    return replace(row, draw=replace(row.draw, position=row.draw.position + offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,15 @@ class StepPlan:
     """Rows of one batched forward pass; every slot at most once."""
 
     rows: tuple[Row, ...]
+    #: Added to the position of every draw. So a step that goes on exactly as the one before is the
+    #: same rows, and who knows them needs not look at them again.
+    offset: int = 0
+
+    def resolved(self) -> StepPlan:
+        """The same plan with the offset put into its rows."""
+        if not self.offset:
+            return self
+        return StepPlan(rows=tuple(_moved(row, self.offset) for row in self.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

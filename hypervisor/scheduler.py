@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from statevisor.hypervisor.plan import Row, RowResult, StepPlan
+from statevisor.hypervisor.plan import Row, StepPlan
 from statevisor.hypervisor.sampling import Draw
 
 
@@ -24,16 +24,6 @@ class Work:
     closes: bool  #: whether `gap` reaches the end of what is known
     draw: Draw | None  #: drawn only in the step that closes the gap
     stops: frozenset[int] = frozenset()  #: drawn ids that no row of a next step may follow
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a step did for one work."""
-
-    work: int  #: index into the works that were planned
-    absorbed: int
-    result: RowResult
-    drew: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +65,7 @@ def _row(work: Work, share: int) -> Row:
     return Row(slot=work.slot, tokens=tuple(work.gap[:share]))
 
 
-def commit(planned: Planned, results: Sequence[RowResult]) -> tuple[Progress, ...]:
-    """Turn the results of a step into progress per work, in the order of the rows."""
-    if len(results) != len(planned.works):
-        raise ValueError(f"{len(results)} results for {len(planned.works)} rows")
-    return tuple(
-        Progress(work, len(row.tokens), result, row.draw is not None)
-        for work, row, result in zip(planned.works, planned.plan.rows, results, strict=True)
-    )
+def repeated(planned: Planned) -> Planned:
+    """The step after one whose rows all go on as they are, each draw one position further."""
+    plan = StepPlan(rows=planned.plan.rows, offset=planned.plan.offset + 1)
+    return Planned(plan, planned.works)

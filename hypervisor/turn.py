@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from statevisor.hypervisor.commands import TokenEvent
-from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, Logprobs, RowResult
+from statevisor.hypervisor.plan import FOLLOWING, MOST_STOPS, Logprobs, RowResult
 from statevisor.hypervisor.ports import Tokenizer
 from statevisor.hypervisor.sampling import Draw, PenaltyCounts, SamplerSettings
 from statevisor.hypervisor.text import StopMatcher, TextStream
@@ -40,9 +40,6 @@ class Stage(Protocol):
     def keep(self, turn: Turn, taken: int, row: bytearray) -> None:
         """Take the row as it was then."""
         ...
-
-
-_FOLLOWING = (DRAWN,)
 
 
 class Turn:
@@ -150,7 +147,7 @@ class Turn:
                 return ()
         if self._awaited:
             more = len(self.generated) + self._awaited < self._goal.max_tokens
-            return _FOLLOWING if more and self._foresees else ()
+            return FOLLOWING if more and self._foresees else ()
         # where nothing is drawn the last token stays pending, as after every turn
         stop = len(self._tokens) - (1 if self._goal.max_tokens == 0 else 0)
         return self._tokens[self._next : min(self._next + limit, stop)]
@@ -224,7 +221,8 @@ class Turn:
         place = self.position
         self.generated.append(token)
         self.position += 1
-        self._counts.add(token, place)
+        if self._goal.settings.penalised:
+            self._counts.add(token, place)
         if logprobs is not None:
             self.logprobs.append(logprobs)
         piece = "" if token in self._goal.stop_ids else self._say(token)
@@ -235,7 +233,8 @@ class Turn:
         return TokenEvent(index=index, position=place, token=token, text=piece, logprobs=logprobs)
 
     def _say(self, token: int) -> str:
-        return self._stops.feed(self._text.feed(self._tokenizer.token_bytes(token)))
+        text = self._text.feed(self._tokenizer.token_bytes(token))
+        return self._stops.feed(text) if self._goal.stop else text
 
     def _rest(self) -> str:
         if self._stops.stopped:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statevisor.hypervisor.plan import RowResult
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
-from statevisor.hypervisor.scheduler import Work, commit, plan
+from statevisor.hypervisor.scheduler import Work, plan, repeated
 
 DRAW = Draw(seed=1, position=1, settings=SamplerSettings())
 
@@ -55,10 +54,12 @@ def test_every_actor_gets_on_within_as_many_steps_as_there_are_actors(
     assert served == set(range(1, actors + 1))
 
 
-def test_commit_tells_what_each_work_absorbed_and_drew() -> None:
-    works = [work(1, 5), work(2, 1)]
-    planned = plan(works, 4, 0)
-    results = [RowResult(token=9) if row.draw else RowResult() for row in planned.plan.rows]
-    told = {progress.work: progress for progress in commit(planned, results)}
-    assert (told[0].absorbed, told[0].drew) == (3, False)
-    assert (told[1].absorbed, told[1].drew, told[1].result.token) == (1, True, 9)
+def test_a_step_given_again_is_the_same_rows_one_position_further() -> None:
+    draw = Draw(seed=1, position=7, settings=SamplerSettings())
+    first = plan([Work(1, (5,), True, draw), Work(2, (6,), False, None)], 9, 0)
+    second = repeated(repeated(first))
+    assert second.works == first.works
+    assert second.plan.rows is first.plan.rows
+    told = second.plan.resolved().rows
+    assert [row.draw and row.draw.position for row in told] == [9, None]
+    assert first.plan.resolved() is first.plan
