@@ -28,12 +28,17 @@ _NOT_FINITE = RowResult(finite=False)
 
 
 def read_results(
-    results: NDArray[np.int64], details: NDArray[np.int64] | None, draws: Sequence[Draw | None]
+    results: NDArray[np.int64],
+    details: NDArray[np.int64] | None,
+    draws: Sequence[Draw | None],
+    tokens: dict[int, RowResult] | None = None,
 ) -> list[RowResult]:
     """Results of a plan's rows; results [R, 2] of `draw_kernel`, details of `describe_kernel`.
 
-    details: None where no row wants log probabilities.
+    details: None where no row wants log probabilities. tokens: results that are a token and
+    nothing else, to be used again since they are most of all; grows.
     """
+    known = {} if tokens is None else tokens
     found = []
     for at, ((token, state), draw) in enumerate(zip(results.tolist(), draws, strict=True)):
         if state == PASSED_OVER:
@@ -43,7 +48,7 @@ def read_results(
         elif draw is None:
             found.append(_DONE)
         elif details is None or draw.settings.logprobs is None:
-            found.append(RowResult(token=token))
+            found.append(known.get(token) or known.setdefault(token, RowResult(token=token)))
         else:
             logprobs = _logprobs(details[at], draw.settings.logprobs)
             found.append(RowResult(token=token, logprobs=logprobs))

@@ -62,6 +62,7 @@ class Runner:
         self._step_tokens = step_tokens
         self._sampler = sampler
         self._rules = rules.load_rules()
+        self._checked: tuple[Row, ...] = ()
         self.bank = Bank(model.layout, slots, model.ops.device)
         self._forward = wrap(partial(model.forward, self.bank))
         self._steps = PlainSteps(self._run) if steps is None else steps(model, self.bank)
@@ -117,7 +118,9 @@ class Runner:
 
     def submit(self, plan: StepPlan) -> object:
         """Begin a step. Raises: as `step`, before anything is modified."""
-        self._check(plan.rows)
+        if plan.rows is not self._checked:
+            self._check(plan.rows)
+            self._checked = plan.rows
         return self._steps.submit(plan) if plan.rows else None
 
     def collect(self, ticket: Any) -> tuple[RowResult, ...]:

@@ -2,15 +2,18 @@
 
 The arithmetic is that file's. What differs is how a cut is found, since a GPU sorts badly. Ranks
 are in the order of (logit descending, id ascending), so a cut is a place in that order. A histogram
-over z with bins far narrower than the row brackets the place (counts are exact, and so a number of
-tokens is; a sum of weights lies between bounds that are rounded outwards). The few tokens of the
-bracket are listed, and the place among them is bisected with exact integer sums. The bracket only
-decides how long the list is, never the result.
+over z brackets the place, a second one over the bracket narrows it (counts are exact, and so a
+number of tokens is; a sum of weights lies between bounds that are rounded outwards). The few tokens
+of the last bracket are listed, and the place among them is bisected with exact integer sums. A
+bracket only decides how long the list is, never the result.
 
-How many passes over a row: greedy 1, drawn 3, and 2 more for each of top_k and top_p.
+How many passes over a row: greedy 1, drawn 3, and 3 more for each of top_k and top_p. A program has
+16 warps: with 8 a pass took longer on an H200, by a quarter to a half, at 256 and 1024 rows too.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
@@ -28,10 +31,10 @@ from statevisor.guests.step_rows import (
     WIDTH,
 )
 
-BINS = tl.constexpr(2048)
+BINS = tl.constexpr(128)
 #: z below this has weight zero.
 _LOWEST = tl.constexpr(-29.0)
-_PER_BIN = tl.constexpr(29.0 / 2048)
+_PER = tl.constexpr(128 / 29.0)
 _WHOLE = tl.constexpr(1 << 30)
 _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it rounds to an integer, half to even
 _ORDER_LOW = tl.constexpr(-(1 << 31))
@@ -41,13 +44,21 @@ _SCALE, _LIMIT, _SHARE = tl.constexpr(SCALE), tl.constexpr(LIMIT), tl.constexpr(
 _FLOOR, _DRAWS = tl.constexpr(FLOOR), tl.constexpr(DRAWS)
 _STOPS = tl.constexpr(STOPS)
 
-#: Elements of one turn of a pass, of one turn over a list, warps of a program.
-TILE, LIST, WARPS = 8192, 2048, 16
+#: Tokens of one turn over a list.
+LIST = 2048
 
 
-def tile_of(vocab: int) -> int:
-    """Elements of one turn of a pass over so many logits."""
-    return min(TILE, max(512, triton.next_power_of_2(vocab)))
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Elements of one turn of a pass over a row, and warps of a program; the bits are the same."""
+
+    tile: int
+    warps: int
+
+
+def shape_of(vocab: int) -> Shape:
+    """The shape of programs for so many logits."""
+    return Shape(min(8192, max(512, triton.next_power_of_2(vocab))), 16)
 
 
 @triton.jit
@@ -86,9 +97,22 @@ def weight_of(z):
 
 
 @triton.jit
-def bin_of(z):
-    """Never falls while z falls, so that the bins are in the order of ranks."""
-    return tl.minimum((z * (-1.0 / _PER_BIN)).to(tl.int32), BINS - 1)
+def amount_of(z, by_count):
+    """What a token adds: one, or its weight."""
+    return tl.where(by_count, (z * 0.0).to(tl.int64) + 1, weight_of(z))
+
+
+@triton.jit
+def weight_of_order(order, high, scale, by_count):
+    weight = weight_of(exponent(logit_of(order.to(tl.int32)), high, scale))
+    return tl.where(by_count, weight * 0 + 1, tl.maximum(weight, 1))
+
+
+@triton.jit
+def bin_of(z, top, per):
+    """Bins of width 1 / per from `top` down; it never falls while z falls, as ranks do not."""
+    place = tl.maximum((top - z) * per, 0.0)
+    return tl.minimum(place, BINS - 1.0).to(tl.int32)
 
 
 @triton.jit
@@ -149,41 +173,60 @@ def best_of(logits, VOCAB: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def bracket(
-    logits, high, scale, limit, share, cut_order, cut_id, VOCAB: tl.constexpr, TILE: tl.constexpr
+def spread(
+    logits,
+    high,
+    scale,
+    by_count,
+    first,
+    last,
+    top,
+    per,
+    cut_order,
+    cut_id,
+    VOCAB: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    """First and last bin in which the cut may lie, and how much it has to gather.
+    """What is kept so far of the bins first..last, counted by finer bins from `top` on.
 
-    limit: a number of tokens; if it is 0 the cut is `share` of the weights of what is kept so far.
+    Also what all that is kept gathers, and what of it stands before the bins.
     """
     at = tl.arange(0, TILE)
     counts = tl.zeros((BINS,), tl.int32)
     sums = tl.zeros((TILE,), tl.int64)
+    before = tl.zeros((TILE,), tl.int64)
     for begin in range(0, VOCAB, TILE):
         ids = begin + at
         inside = ids < VOCAB
         value = tl.load(logits + ids, mask=inside, other=0.0)
         kept = inside & is_kept(order_of(value), ids, cut_order, cut_id)
         z = exponent(value, high, scale)
-        counts += tl.histogram(tl.where(kept, bin_of(z), 0), BINS, mask=kept)
-        sums += tl.where(kept, weight_of(z), 0)
-    goal = share_of(tl.sum(sums, axis=0), share)
-    if limit > 0:
-        goal = limit
-        some = (tl.cumsum(counts, axis=0) < limit).to(tl.int32)
-        first = tl.sum(some, axis=0)
-        last = first
-    else:
-        place = tl.arange(0, BINS).to(tl.float64)
-        most = tl.exp(place * -_PER_BIN) * 1099511627776.0 * 1.0001 + 1.0
-        least = tl.exp((place + 1.0) * -_PER_BIN) * 1099511627776.0 * 0.9999 - 1.0
-        least = tl.where((least > 0.0) & (place < BINS - 1), least, 0.0)
-        many = counts.to(tl.float64)
-        wanted = goal.to(tl.float64)
-        first = tl.sum((tl.cumsum(many * most, axis=0) < wanted * 0.999999).to(tl.int32), axis=0)
-        last = tl.sum((tl.cumsum(many * least, axis=0) < wanted * 1.000001).to(tl.int32), axis=0)
-        last = tl.minimum(last, BINS - 1)
-    return first, last, goal
+        coarse = bin_of(z, 0.0, _PER)
+        amount = tl.where(kept, amount_of(z, by_count), 0)
+        sums += amount
+        before += tl.where(coarse < first, amount, 0)
+        here = kept & (coarse >= first) & (coarse <= last)
+        counts += tl.histogram(tl.where(here, bin_of(z, top, per), 0), BINS, mask=here)
+    return counts, tl.sum(sums, axis=0), tl.sum(before, axis=0)
+
+
+@triton.jit
+def bracket(counts, by_count, wanted, top, per):
+    """First and last of these bins in which the cut may lie: where `wanted` is gathered."""
+    place = tl.arange(0, BINS).to(tl.float64)
+    start, width = top.to(tl.float64), 1.0 / per.to(tl.float64)
+    most = tl.exp(start - place * width) * 1099511627776.0 * 1.0001 + 1.0
+    least = tl.exp(start - (place + 1.0) * width) * 1099511627776.0 * 0.9999 - 1.0
+    most = tl.where(by_count, 1.0, most)
+    least = tl.where(by_count, 1.0, tl.maximum(least, 0.0))
+    many = counts.to(tl.float64)
+    goal = wanted.to(tl.float64)
+    # sums of counts are exact; those of weights are not, so the bracket is a little wider
+    low = tl.where(by_count, goal, goal * 0.999999)
+    high = tl.where(by_count, goal, goal * 1.000001)
+    first = tl.sum((tl.cumsum(many * most, axis=0) < low).to(tl.int32), axis=0)
+    last = tl.sum((tl.cumsum(many * least, axis=0) < high).to(tl.int32), axis=0)
+    return first, tl.minimum(last, BINS - 1)
 
 
 @triton.jit
@@ -193,6 +236,10 @@ def list_bracket(
     high,
     scale,
     by_count,
+    coarse_first,
+    coarse_last,
+    top,
+    per,
     first,
     last,
     cut_order,
@@ -210,14 +257,45 @@ def list_bracket(
         value = tl.load(logits + ids, mask=inside, other=0.0)
         kept = inside & is_kept(order_of(value), ids, cut_order, cut_id)
         z = exponent(value, high, scale)
-        place = bin_of(z)
-        amount = tl.where(by_count, (z * 0.0).to(tl.int64) + 1, weight_of(z))
-        before += tl.where(kept & (place < first), amount, 0)
-        listing = kept & (place >= first) & (place <= last)
+        coarse, fine = bin_of(z, 0.0, _PER), bin_of(z, top, per)
+        here = kept & (coarse >= coarse_first) & (coarse <= coarse_last)
+        earlier = (kept & (coarse < coarse_first)) | (here & (fine < first))
+        before += tl.where(earlier, amount_of(z, by_count), 0)
+        listing = here & (fine >= first) & (fine <= last)
         one = listing.to(tl.int32)
         tl.store(listed + found + tl.cumsum(one, axis=0) - one, ids, mask=listing)
         found += tl.sum(one, axis=0)
     return found, tl.sum(before, axis=0)
+
+
+@triton.jit
+def place_in_few(logits, listed, count, before, goal, high, scale, by_count, LIST: tl.constexpr):
+    """As `place_in_list` for a list that registers hold."""
+    at = tl.arange(0, LIST)
+    inside = at < count
+    ids = tl.load(listed + at, mask=inside, other=0)
+    value = tl.load(logits + ids, mask=inside, other=0.0)
+    order = order_of(value).to(tl.int64)
+    amount = tl.where(inside, amount_of(exponent(value, high, scale), by_count), 0)
+    low = tl.min(tl.where(inside, order, 1 << 31), axis=0)
+    above = tl.max(tl.where(inside, order, _ORDER_LOW), axis=0) + 1
+    over = before
+    while above - low > 1:
+        middle = (low + above) >> 1
+        gathered = before + tl.sum(tl.where(order >= middle, amount, 0), axis=0)
+        enough = gathered >= goal
+        low = tl.where(enough, middle, low)
+        above = tl.where(enough, above, middle)
+        over = tl.where(enough, over, gathered)
+    each = weight_of_order(low, high, scale, by_count)
+    ties = (goal - over + each - 1) // each
+    tie = (inside & (order == low)).to(tl.int32)
+    found = (tie > 0) & (tl.cumsum(tie, axis=0) == ties)
+    return (
+        low.to(tl.int32),
+        tl.sum(tl.where(found, ids, 0).to(tl.int64), axis=0),
+        over + ties * each,
+    )
 
 
 @triton.jit
@@ -229,15 +307,14 @@ def listed_from(logits, listed, count, high, scale, by_count, order, LIST: tl.co
         inside = begin + at < count
         ids = tl.load(listed + begin + at, mask=inside, other=0)
         value = tl.load(logits + ids, mask=inside, other=0.0)
-        z = exponent(value, high, scale)
-        amount = tl.where(by_count, (z * 0.0).to(tl.int64) + 1, weight_of(z))
+        amount = amount_of(exponent(value, high, scale), by_count)
         sums += tl.where(inside & (order_of(value).to(tl.int64) >= order), amount, 0)
     return tl.sum(sums, axis=0)
 
 
 @triton.jit
 def place_in_list(logits, listed, count, before, goal, high, scale, by_count, LIST: tl.constexpr):
-    """Order and id of the last token that is needed to gather `goal`."""
+    """Order and id of the last token that is needed to gather `goal`, and what is gathered then."""
     at = tl.arange(0, LIST)
     lows = tl.full((LIST,), 1 << 31, tl.int64)
     highs = tl.full((LIST,), _ORDER_LOW, tl.int64)
@@ -257,8 +334,7 @@ def place_in_list(logits, listed, count, before, goal, high, scale, by_count, LI
         low = tl.where(enough, middle, low)
         above = tl.where(enough, above, middle)
         over = tl.where(enough, over, gathered)
-    each = weight_of(exponent(logit_of(low.to(tl.int32)), high, scale))
-    each = tl.where(by_count, each * 0 + 1, tl.maximum(each, 1))
+    each = weight_of_order(low, high, scale, by_count)
     ties = (goal - over + each - 1) // each
     seen = ties * 0
     last = ties * 0
@@ -267,11 +343,10 @@ def place_in_list(logits, listed, count, before, goal, high, scale, by_count, LI
         ids = tl.load(listed + begin + at, mask=inside, other=0)
         order = order_of(tl.load(logits + ids, mask=inside, other=0.0)).to(tl.int64)
         tie = (inside & (order == low)).to(tl.int64)
-        rank = seen + tl.cumsum(tie, axis=0)
-        found = (tie > 0) & (rank == ties)
+        found = (tie > 0) & (seen + tl.cumsum(tie, axis=0) == ties)
         last += tl.sum(tl.where(found, ids, 0).to(tl.int64), axis=0)
         seen += tl.sum(tie, axis=0)
-    return low.to(tl.int32), last
+    return low.to(tl.int32), last, over + ties * each
 
 
 @triton.jit
@@ -297,21 +372,49 @@ def drawn_from(
     floor = tl.load(row + _FLOOR)
     cut_order = (limit * 0).to(tl.int32) + _ORDER_LOW
     cut_id = limit * 0 + VOCAB
+    total = limit * 0 - 1  # not known
     for stage in range(2):
         by_count = stage == 0
-        if (by_count & (limit > 0)) | ((stage == 1) & (share < _WHOLE)):
-            amount = tl.where(by_count, limit, 0)
-            first, last, goal = bracket(
-                logits, high, scale, amount, share, cut_order, cut_id, VOCAB, TILE
-            )
+        if (by_count & (limit > 0) & (limit < VOCAB)) | ((stage == 1) & (share < _WHOLE)):
+            coarse_first, coarse_last = stage * 0, stage * 0 + BINS - 1
+            first, last = coarse_first, coarse_last
+            top, per = scale * 0.0, scale * 0.0 + _PER
+            goal = limit
+            for level in range(2):
+                if level == 1:
+                    coarse_first, coarse_last = first, last
+                    top = first.to(tl.float32) * (-1.0 / _PER)
+                    per = _PER / (last - first + 1).to(tl.float32)
+                    per = per * BINS
+                counts, gathered, before = spread(
+                    logits,
+                    high,
+                    scale,
+                    by_count,
+                    coarse_first,
+                    coarse_last,
+                    top,
+                    per,
+                    cut_order,
+                    cut_id,
+                    VOCAB,
+                    TILE,
+                )
+                if (level == 0) & (stage == 1):
+                    goal = share_of(gathered, share)
+                first, last = bracket(counts, by_count, goal - before, top, per)
             # the last bin weighs nothing: a cut in it or behind it leaves the weights as they are
-            if first < BINS - 1:
+            if coarse_first < BINS - 1:
                 count, before = list_bracket(
                     logits,
                     listed,
                     high,
                     scale,
                     by_count,
+                    coarse_first,
+                    coarse_last,
+                    top,
+                    per,
                     first,
                     last,
                     cut_order,
@@ -320,23 +423,31 @@ def drawn_from(
                     TILE,
                 )
                 tl.debug_barrier()
-                cut_order, cut_id = place_in_list(
-                    logits, listed, count, before, goal, high, scale, by_count, LIST
-                )
+                if count <= LIST:
+                    cut_order, cut_id, total = place_in_few(
+                        logits, listed, count, before, goal, high, scale, by_count, LIST
+                    )
+                else:
+                    cut_order, cut_id, total = place_in_list(
+                        logits, listed, count, before, goal, high, scale, by_count, LIST
+                    )
                 tl.debug_barrier()
-    sums = tl.zeros((TILE,), tl.int64)
-    for begin in range(0, VOCAB, TILE):
-        sums += kept_weights(logits, begin, high, scale, floor, cut_order, cut_id, VOCAB, TILE)
+                total = tl.where(by_count | (floor > 0), -1, total)
+    if total < 0:
+        sums = tl.zeros((TILE,), tl.int64)
+        for begin in range(0, VOCAB, TILE):
+            sums += kept_weights(logits, begin, high, scale, floor, cut_order, cut_id, VOCAB, TILE)
+        total = tl.sum(sums, axis=0)
     u1, u0 = uniform62(tl.load(row + _SEED), tl.load(row + _POSITION))
-    goal = scaled(tl.sum(sums, axis=0), u1, u0)
+    goal = scaled(total, u1, u0)
     begin = (limit * 0).to(tl.int32)
     tile = kept_weights(logits, begin, high, scale, floor, cut_order, cut_id, VOCAB, TILE)
-    total = tl.sum(tile, axis=0)
-    while total <= goal:
-        goal -= total
+    here = tl.sum(tile, axis=0)
+    while here <= goal:
+        goal -= here
         begin += TILE
         tile = kept_weights(logits, begin, high, scale, floor, cut_order, cut_id, VOCAB, TILE)
-        total = tl.sum(tile, axis=0)
+        here = tl.sum(tile, axis=0)
     return begin + tl.sum((tl.cumsum(tile, axis=0) <= goal).to(tl.int32), axis=0)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from statevisor.guests.sampling import TOP_P_BITS, WEIGHT_BITS
@@ -61,12 +60,6 @@ def entries(
             amounts += [amount for _, amount in draw.bias]
             table[at, BIAS_END] = len(ids)
     return ids, amounts
-
-
-def host_table(rows: int, *, pinned: bool) -> tuple[torch.Tensor, NDArray[np.int64]]:
-    """A table on the host and a view of it for numpy."""
-    table = torch.zeros(rows, WIDTH, dtype=torch.int64, pin_memory=pinned)
-    return table, table.numpy()
 
 
 def _of_settings(settings: SamplerSettings, stops: frozenset[int]) -> NDArray[np.int64]:

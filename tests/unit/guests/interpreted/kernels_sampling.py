@@ -13,7 +13,7 @@ import triton.language as tl
 from statevisor.guests import sampling_triton, step_triton
 from statevisor.guests.device_results import read_results
 from statevisor.guests.sampling import sample
-from statevisor.guests.step_rows import SLOT, entries, fill, host_table
+from statevisor.guests.step_rows import SLOT, WIDTH, entries, fill
 from statevisor.hypervisor.plan import DRAWN, Row, RowResult
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
@@ -41,7 +41,8 @@ def drawn(
 ) -> tuple[list[RowResult], list[int]]:
     """The result of each row, and what `last` holds of its slot; row i has slot i + 1."""
     rows, vocab = logits.shape
-    table, view = host_table(rows, pinned=False)
+    table = torch.zeros(rows, WIDTH, dtype=torch.int64)
+    view = table.numpy()
     fill(view, [Row(slot=i + 1, tokens=(0,), draw=d, stops=stops) for i, d in enumerate(draws)])
     ids, amounts = entries(view, draws)
     ids, amounts = torch.tensor([*ids, 0]), torch.tensor([*amounts, 0.0])
@@ -133,8 +134,8 @@ def test_a_stop_is_not_to_be_followed() -> None:
 
 
 def follow(last: list[int], rows: list[Row]) -> tuple[list[int], list[int]]:
-    table, view = host_table(len(rows), pinned=False)
-    fill(view, rows)
+    table = torch.zeros(len(rows), WIDTH, dtype=torch.int64)
+    fill(table.numpy(), rows)
     starts = torch.tensor([sum(len(row.tokens) for row in rows[:at]) for at in range(len(rows))])
     tokens = torch.tensor([token for row in rows for token in row.tokens])
     slots = torch.full((len(rows),), -7)

@@ -131,3 +131,16 @@ def test_nothing_is_done_behind_a_row_that_is_not_finite(steps: Any) -> None:
     first, second = pipelined(guest, plans)
     assert first == (RowResult(finite=False), RowResult())
     assert second == (RowResult(), RowResult(ran=False))
+
+
+def test_the_same_rows_again_are_drawn_one_position_further() -> None:
+    draw = Draw(seed=3, position=4, settings=SamplerSettings(temperature=1.0))
+    known = tuple(Row(slot=slot, tokens=(slot,), draw=draw) for slot in (1, 2, 4))
+    following = tuple(replace(row, tokens=(DRAWN,)) for row in known)
+    plans = [StepPlan(rows=known), *[StepPlan(rows=following, offset=at) for at in range(1, 6)]]
+    wanted = pipelined(make_guest(), [plan.resolved() for plan in plans])
+    assert pipelined(make_guest(), plans) == wanted
+    assert pipelined(make_guest(on_device), plans) == wanted
+    # the control: positions that stand still draw something else
+    still = [plans[0], *[StepPlan(rows=following, offset=1)] * 5]
+    assert pipelined(make_guest(on_device), still) != wanted
