@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -14,11 +14,13 @@ import torch
 from statevisor.guests import FAMILIES, GuestConfig
 from statevisor.guests.bank import Bank
 from statevisor.guests.checkpoints import load_checkpoint
+from statevisor.guests.families.rwkv7_weights import Rwkv7Config, shapes
 from statevisor.guests.invariance import check_row_invariance
 from statevisor.guests.model import Model
 from statevisor.guests.ops_cpu import CpuOps
 from statevisor.guests.plain_steps import Steps
 from statevisor.guests.runner import Runner
+from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.guests.tokenizers import load_tokenizer
 from statevisor.hypervisor.errors import CapabilityMissing, CheckpointInvalid, ModelNotFound
 
@@ -47,6 +49,47 @@ def build(config: GuestConfig, *, verify: bool) -> Runner:
         step_tokens=config.step_tokens,
         steps=steps,
     )
+
+
+def build_random(
+    name: str,
+    sizes: Mapping[str, int],
+    *,
+    slots: int,
+    state_dtype: str,
+    device: str,
+    threads: int | None,
+) -> Runner:
+    """See `geometries.random_guest`."""
+    geometry = Rwkv7Config(**sizes)
+    config = GuestConfig(slots=slots, state_dtype=state_dtype, device=device, threads=threads)
+    ops, steps = _backend(config)
+    tensors = random_tensors(geometry, ops.device)
+    model = _model_class("rwkv7").build(geometry, tensors, ops, state_dtype)
+    del tensors
+    ops.admit(model.matrices())
+    return Runner(
+        name=name,
+        model=model,
+        tokenizer=ByteTokenizer(vocab_size=geometry.vocab),
+        slots=slots,
+        step_tokens=max(slots, config.step_tokens),
+        steps=steps,
+    )
+
+
+def random_tensors(geometry: Rwkv7Config, device: torch.device) -> dict[str, torch.Tensor]:
+    """Canonical tensors, drawn on the device since a processor would take minutes."""
+    generator = torch.Generator(device).manual_seed(1)
+    tensors = {}
+    for name, shape in shapes(geometry).items():
+        noise = torch.randn(shape, generator=generator, device=device)
+        if len(shape) == 2 and not name.endswith("r_k"):
+            inner = shape[0] if name[-1] in "12" else shape[1]
+            tensors[name] = noise / inner**0.5
+        else:
+            tensors[name] = 0.1 * noise + (1.0 if "ln" in name and "weight" in name else 0.0)
+    return tensors
 
 
 def find(model: str) -> Path:

@@ -107,6 +107,48 @@ def tiers(
     show(report, as_json)
 
 
+def decode(
+    *,
+    geometry: Annotated[
+        str, typer.Option(help="demo, 191m, 1.5b, 2.9b or 7.2b; weights are random.")
+    ] = "demo",
+    batch: Annotated[str, typer.Option(help="Actors at once, by commas.")] = "1,8,32,64",
+    steps: Annotated[int, typer.Option(min=2, help="Steps of every actor to measure.")] = 100,
+    temperature: Annotated[float, typer.Option(min=0, max=100, help="0 is greedy.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=1e-6, max=1)] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 is off.")] = 0,
+    state_dtype: Annotated[str, typer.Option(help="F32 or F16.")] = "F32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    durability: Annotated[str, typer.Option(help="sync or async.")] = "sync",
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """Tokens per second of the whole engine loop: steps, draws, text, journal, output gate."""
+    from statevisor.api.bench.decode import Plan, run
+    from statevisor.hypervisor.sampling import SamplerSettings
+
+    plan = Plan(
+        geometry=geometry,
+        batches=counts(batch),
+        steps=steps,
+        settings=SamplerSettings(temperature=temperature, top_p=top_p, top_k=top_k),
+        state_dtype=state_dtype,
+        device=device,
+        durability=durability,
+    )
+    show(run(plan, scratch), as_json)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Positive numbers between commas. Raises: InvalidRequest."""
+    from statevisor.hypervisor.errors import InvalidRequest
+
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InvalidRequest(f"{text!r} is not a list of counts", hint="Such as 1,8,32.")
+    return tuple(map(int, parts))
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's group of commands."""
     group = typer.Typer(no_args_is_help=True, help="Measure this program on this machine.")
@@ -116,3 +158,4 @@ def register(app: typer.Typer) -> None:
     group.command("start")(start)
     group.command("tiers")(tiers)
     group.command("history")(history)
+    group.command("decode")(decode)

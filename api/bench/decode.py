@@ -1,0 +1,201 @@
+"""How fast many actors answer at once: the whole engine loop, without HTTP around it.
+
+Every batch size is as many actors in a slot, each with one turn: steps, draws, text, the journal
+in a real database and the gate behind it. The turns run until so many steps had a row of every
+actor, and these steps alone are in the figures; then the turns are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statevisor.api.bench.report import Report, conditions, quantiles
+from statevisor.api.clock import SystemClock
+from statevisor.guests.geometries import random_guest
+from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate
+from statevisor.hypervisor.config import VisorConfig
+from statevisor.hypervisor.ports import Guest
+from statevisor.hypervisor.sampling import SamplerSettings
+from statevisor.hypervisor.visor import Visor
+from statevisor.store.catalog import SqlCatalog
+from statevisor.store.host import HostTier
+from statevisor.store.images import SlabImages
+from statevisor.store.slabs import SlabConfig
+
+#: Full steps at the begin of a run that do not count.
+_WARM = 8
+#: Seconds: a server's own setting.
+_SWITCH_S = 5e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be measured."""
+
+    geometry: str
+    batches: Sequence[int]
+    steps: int  #: to measure, each with a row of every actor
+    settings: SamplerSettings
+    state_dtype: str
+    device: str
+    durability: Any = "sync"
+
+
+class StepMeter:
+    """A Meter that keeps the steps with so many rows: when each came back, how long it took."""
+
+    def __init__(self) -> None:
+        self.expect(0, 0)
+
+    def expect(self, rows: int, steps: int) -> None:
+        """Begin anew; `enough` is set once so many steps had so many rows."""
+        self.enough = asyncio.Event()
+        self.ends: list[float] = []
+        self.cpu: list[float] = []
+        self.seconds: list[float] = []
+        self.commits: list[float] = []
+        self._rows, self._steps = rows, steps
+        self._last = 0.0
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        if name == "step_seconds":
+            self._last = value
+        elif name == "step_rows" and value == self._rows:
+            self.ends.append(time.perf_counter())
+            self.cpu.append(time.process_time())
+            self.seconds.append(self._last)
+            if len(self.ends) >= self._steps:
+                self.enough.set()
+        elif name == "journal_commit_seconds" and self.ends:
+            self.commits.append(value)
+
+    def count(self, name: str, n: float = 1, **labels: str) -> None:
+        pass
+
+
+def run(plan: Plan, scratch: Path | None = None) -> Report:
+    """Measure; the data folder is made under `scratch` and removed.
+
+    Raises: InvalidRequest (no such geometry), CapabilityMissing (no such device).
+    """
+    began = time.perf_counter()
+    guest = random_guest(
+        plan.geometry,
+        slots=max(plan.batches),
+        state_dtype=plan.state_dtype,
+        device=plan.device,
+    )
+    started = time.perf_counter() - began
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        with tempfile.TemporaryDirectory(dir=scratch, prefix="statevisor-bench-") as folder:
+            found = asyncio.run(_measure(plan, guest, Path(folder)))
+    finally:
+        sys.setswitchinterval(before)
+        gc.unfreeze()
+    return {
+        "bench": "decode",
+        "conditions": conditions()
+        | {
+            "geometry": plan.geometry,
+            "state_dtype": plan.state_dtype,
+            "steps_ahead": guest.steps_ahead,
+            "durability": plan.durability,
+            "temperature": plan.settings.temperature,
+            "top_p": plan.settings.top_p,
+            "top_k": plan.settings.top_k,
+            "guest_start_s": round(started, 2),
+        },
+        "batches": found,
+    }
+
+
+async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
+    meter = StepMeter()
+    config = VisorConfig(
+        host_bytes=0, step_tokens=max(512, *plan.batches), durability=plan.durability
+    )
+    found = {}
+    async with _serving(folder, guest, config, meter) as visor:
+        for batch in plan.batches:
+            names = [f"b{batch}-{index}" for index in range(batch)]
+            for index, name in enumerate(names):
+                await visor.create(CreateActor(name=name, prompt=None, seed=index))
+            gc.collect()
+            gc.freeze()  # as a server does
+            meter.expect(batch, _WARM + plan.steps)
+            await _turns(visor, plan, names, meter.enough)
+            found[str(batch)] = _figures(meter, batch)
+            for name in names:
+                await visor.delete(DeleteActor(actor=name))
+    return found
+
+
+@asynccontextmanager
+async def _serving(
+    folder: Path, guest: Guest, config: VisorConfig, meter: StepMeter
+) -> AsyncIterator[Visor]:
+    """A started visor over a real store; closed, not drained."""
+    catalog = await SqlCatalog.open(folder)
+    incarnation = await catalog.claim("bench")
+    images = SlabImages.open(
+        folder / "images", set(), incarnation=incarnation, config=SlabConfig(limit_bytes=None)
+    )
+    visor = Visor(
+        guests=[guest],
+        catalog=catalog,
+        images=images,
+        frames=HostTier,
+        config=config,
+        clock=SystemClock(),
+        meter=meter,
+    )
+    await visor.start(incarnation)
+    try:
+        yield visor
+    finally:
+        await visor.close()
+        await images.close()
+
+
+async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio.Event) -> None:
+    """Run a turn of every actor until it is enough."""
+    streams = [
+        await visor.generate(
+            Generate(
+                actor=name,
+                prompt="In the beginning",
+                max_tokens=1 << 20,
+                settings=plan.settings,
+                ignore_eos=True,
+            )
+        )
+        for name in names
+    ]
+    await enough.wait()
+    for stream in streams:
+        stream.cancel()
+    for stream in streams:
+        await stream.result()
+
+
+def _figures(meter: StepMeter, batch: int) -> dict[str, Any]:
+    ends, cpu = meter.ends[_WARM:], meter.cpu[_WARM:]
+    steps = len(ends) - 1
+    return {
+        "tokens_per_s": round(steps * batch / (ends[-1] - ends[0])),
+        "step_ms": quantiles([seconds * 1e3 for seconds in meter.seconds[_WARM:]]),
+        # of all threads: what the host spends on a token while the device runs
+        "cpu_us_per_token": round((cpu[-1] - cpu[0]) / (steps * batch) * 1e6, 2),
+        "journal_commit_ms": quantiles([seconds * 1e3 for seconds in meter.commits] or [0.0]),
+    }
