@@ -9,10 +9,17 @@ slower by 4 to 17%.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+#: Rows up to which the fused pass is launched so: with more, programs that wait take the place of
+#: programs that work.
+DEPENDENT_ROWS = 192
 
 
 @triton.jit
@@ -26,3 +33,41 @@ def await_previous(DEPENDENT: tl.constexpr):
 def can_depend(device: torch.device) -> bool:
     """Whether the device has dependent launch."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+class Launcher:
+    """Launches kernels; what Triton compiled for a call is found again by a shorter way.
+
+    Triton's own way from a call to its compiled kernel takes longer than the kernel, so that a pass
+    that is not a graph waits for it. The key here holds all that Triton's holds: constants, options
+    and, of every tensor, dtype and alignment. Kernels must not specialise on their numbers.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+
+    def __call__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        constants: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        """arguments: the kernel's first; constants: all others by name; options: the compiler's."""
+        kinds = tuple(
+            (argument.dtype, argument.data_ptr() % 16 == 0)
+            if isinstance(argument, torch.Tensor)
+            else type(argument)
+            for argument in arguments
+        )
+        key = (kernel.fn, kinds, tuple(constants.items()), tuple(options.items()))
+        found = self._found.get(key)
+        if found is None:
+            compiled = kernel[grid](*arguments, **constants, **options)
+            names = kernel.arg_names[len(arguments) :]
+            if compiled is not None:  # the interpreter compiles nothing
+                self._found[key] = compiled, tuple(constants[name] for name in names)
+            return
+        compiled, values = found
+        compiled[(*grid, 1, 1)[:3]](*arguments, *values)

@@ -28,7 +28,7 @@ BLOCK_K = 64
 TARGET_PROGRAMS = 128
 #: Counters of arrived programs; a launch that spreads segments has at most so many programs.
 COUNTERS = 1 << 15
-_CODES: dict[Activation | None, int] = {None: 0, "tanh": 1, "sigmoid": 2, "relu2": 3}
+CODES: dict[Activation | None, int] = {None: 0, "tanh": 1, "sigmoid": 2, "relu2": 3}
 
 Shape = tuple[int, int]  #: (O, K)
 
@@ -111,7 +111,7 @@ def default_tile(shapes: Sequence[Shape], rows: int, dtype: torch.dtype) -> Tile
 
 
 @triton.jit
-def _activated(total, code):
+def activated(total, code):
     if code == 1:
         # tanh through exp of a number that cannot overflow.
         e = tl.exp(-2.0 * tl.abs(total))
@@ -227,7 +227,7 @@ def linear_kernel(
     if last:
         here = at_n[None, :].to(tl.int64) * width + at_o[:, None]
         real = (at_o < width)[:, None] & (at_n < rows)[None, :]
-        tl.store(out + here, _activated(total, code).to(out.dtype.element_ty), mask=real)
+        tl.store(out + here, activated(total, code).to(out.dtype.element_ty), mask=real)
 
 
 class TritonLinear:
@@ -294,7 +294,7 @@ class TritonLinear:
             tuple(features for features, _ in shapes),
             tuple(inner for _, inner in shapes),
             parts,
-            tuple(_CODES[activation] for activation in activations),
+            tuple(CODES[activation] for activation in activations),
             torch.empty(cells, dtype=torch.float32, device=xs[0].device),
             self._arrivals,
             rows,

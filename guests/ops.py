@@ -41,6 +41,8 @@ class Ops(Protocol):
 
     device: torch.device
     act: torch.dtype
+    #: Whether a family's pass in few kernels replaces its pass over these operators.
+    fuses: bool
 
     def fingerprint(self) -> Mapping[str, str]:
         """What fixes the bits of this backend: library versions, tiles, threads, device."""

@@ -38,6 +38,7 @@ class CpuOps:
 
     device = torch.device("cpu")
     act = torch.float32
+    fuses = False
 
     def __init__(self, threads: int | None = None) -> None:
         """threads: of torch for the whole process; None leaves them as they are."""

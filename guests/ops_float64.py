@@ -17,6 +17,7 @@ class Float64Ops:
     """`Ops` in float64 on any device."""
 
     act = torch.float64
+    fuses = False
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")

@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 import triton
 
-from statevisor.guests import launch_triton, linear_triton
-from statevisor.guests.launch_triton import can_depend
-from statevisor.guests.mixers import shift_triton, wkv7_triton
+from statevisor.guests import launch_triton, linear_triton, stacks_triton
+from statevisor.guests.launch_triton import Launcher, can_depend
+from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton
 from statevisor.guests.ops import Activation, Product, RaggedBatch
 from statevisor.guests.tiles import TILES
 from statevisor.hypervisor.errors import CapabilityMissing
@@ -60,7 +60,7 @@ class TritonOps:
         """
         self.device = device
         dependent = can_depend(device)
-        self._launch = {
+        self.launch = {
             "DEPENDENT": dependent,
             "launch_pdl": dependent,
             # Contraction of products and sums is written out where it is wanted.
@@ -68,7 +68,15 @@ class TritonOps:
         }
         self._environ = os.environ if environ is None else environ
         self.act = act
-        self._linear = linear or linear_triton.TritonLinear(device, TILES)
+        self._linear = linear or linear_triton.TritonLinear(device)
+        self.multiprocessors = (
+            torch.cuda.get_device_properties(device).multi_processor_count
+            if device.type == "cuda"
+            else 1
+        )
+        self.fuses = linear is None and act.itemsize == 2
+        self.launcher = Launcher()
+        self.stacks = stacks_triton.Stacks(TILES, dependent, self.launcher)
 
     def fingerprint(self) -> Mapping[str, str]:
         """What fixes the bits: versions, kernels, tiles, device and variables."""
@@ -77,11 +85,19 @@ class TritonOps:
             "act": str(self.act).removeprefix("torch."),
             "torch": torch.__version__,
             "triton": triton.__version__,
-            "kernels": _source_digest(launch_triton, linear_triton, shift_triton, wkv7_triton),
+            "kernels": _source_digest(
+                launch_triton,
+                linear_triton,
+                stacks_triton,
+                shift_triton,
+                time_triton,
+                wkv7_triton,
+            ),
             "wkv": f"block {BLOCK_V} warps {WKV_WARPS}",
             "elementwise": f"heads {BLOCK_H} warps {ELEMENTWISE_WARPS}",
             "norm": f"warps {NORM_WARPS}",
             "linear": self._linear.describe(),
+            "stacks": self.stacks.describe() if self.fuses else "none",
         }
         if self.device.type == "cuda":
             card = torch.cuda.get_device_properties(self.device)
@@ -99,6 +115,9 @@ class TritonOps:
 
         Compiles the products on the way. Raises: CapabilityMissing (some row changed).
         """
+        if self.stacks.known:
+            self.stacks.check(_ADMITTED)
+            return
         generator = torch.Generator(self.device).manual_seed(2)
         for weight in {tuple(weight.shape): weight for weight in weights}.values():
             size = (max(_ADMITTED), weight.shape[1])
@@ -138,7 +157,7 @@ class TritonOps:
                 EPS=eps,
                 BLOCK=triton.next_power_of_2(width),
                 num_warps=NORM_WARPS,
-                **self._launch,
+                **self.launch,
             )
         return out
 
@@ -158,11 +177,11 @@ class TritonOps:
         if tokens == 0:
             return out
         sizes = {
-            "STRIDE": _row_stride(shift, (width,)),
+            "STRIDE": row_stride(shift, (width,)),
             "WIDTH": width,
             "BLOCK": triton.next_power_of_2(width),
             "num_warps": NORM_WARPS,
-            **self._launch,
+            **self.launch,
         }
         longer = batch.longest > 1
         spill = shift.new_empty(rows if longer else 0, width)
@@ -218,7 +237,7 @@ class TritonOps:
                 GATED=gated,
                 BLOCK_H=BLOCK_H,
                 num_warps=ELEMENTWISE_WARPS,
-                **self._launch,
+                **self.launch,
             )
         return decay, outs[0], outs[1], outs[2], outs[3]
 
@@ -245,10 +264,10 @@ class TritonOps:
                 batch.slots,
                 batch.starts,
                 HEADS=heads,
-                STRIDE=_row_stride(state, (heads, size, size)),
+                STRIDE=row_stride(state, (heads, size, size)),
                 BLOCK_V=BLOCK_V,
                 num_warps=WKV_WARPS,
-                **self._launch,
+                **self.launch,
             )
         return y
 
@@ -275,7 +294,7 @@ class TritonOps:
                 EPS=eps,
                 BLOCK_H=BLOCK_H,
                 num_warps=ELEMENTWISE_WARPS,
-                **self._launch,
+                **self.launch,
             )
         return out
 
@@ -287,7 +306,7 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _row_stride(view: torch.Tensor, row: tuple[int, ...]) -> int:
+def row_stride(view: torch.Tensor, row: tuple[int, ...]) -> int:
     """Elements from one slot to the next in a view of the bank, whose rows must be dense."""
     assert view.shape[1:] == row, f"rows of {tuple(view.shape[1:])}, not {row}"
     assert view[0].is_contiguous(), f"rows are not dense: {tuple(view.stride())}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +20,9 @@ from statevisor.guests.families.rwkv7_weights import (
 from statevisor.guests.ops import Ops, Product, RaggedBatch
 from statevisor.hypervisor.errors import CapabilityMissing
 from statevisor.hypervisor.layout import Layout, StateFamily
+
+if TYPE_CHECKING:
+    from statevisor.guests.families.rwkv7_fused import FusedRwkv7
 
 __all__ = [
     "Rwkv7Config",
@@ -42,6 +46,7 @@ class Rwkv7Model:
     weights: Rwkv7Weights
     layout: Layout
     family: str = "rwkv7"
+    fused: FusedRwkv7 | None = None  #: the pass in few kernels, where the operators have it
 
     @classmethod
     def build(
@@ -51,10 +56,13 @@ class Rwkv7Model:
 
         Raises: CheckpointInvalid, CapabilityMissing (the state dtype).
         """
+        weights = Rwkv7Weights.from_tensors(config, tensors, ops.device, ops.act)
+        fused = _fused(ops, weights) if ops.fuses else None
         return cls(
             ops=ops,
             layout=layout(config, state_dtype, ops.act),
-            weights=Rwkv7Weights.from_tensors(config, tensors, ops.device, ops.act),
+            weights=weights if fused is None else fused.weights,
+            fused=fused,
         )
 
     @property
@@ -72,11 +80,22 @@ class Rwkv7Model:
 
     def forward(self, bank: Bank, batch: RaggedBatch) -> torch.Tensor:
         """Feed the batch; returns each row's last hidden [R, C]. Modifies the batch's slots."""
+        if self.fused is not None:
+            return self.fused.forward(bank, batch)
         return forward(self.ops, self.weights, bank, batch)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [R, V] float32 of hidden rows [R, C]."""
+        if self.fused is not None:
+            return self.fused.logits(hidden)
         return logits(self.ops, self.weights, hidden)
+
+
+def _fused(ops: Ops, weights: Rwkv7Weights) -> FusedRwkv7:
+    # Imported here: without a driver the kernels' compiler warns of its absence.
+    from statevisor.guests.families.rwkv7_fused import FusedRwkv7
+
+    return FusedRwkv7(ops, weights)
 
 
 def layout(config: Rwkv7Config, state_dtype: str, act: torch.dtype) -> Layout:

@@ -1,9 +1,9 @@
 """Times the kernels and whole decode steps of RWKV-7 on a GPU against their byte floors.
 
-    python tests/bench/kernels.py --out FILE [--parts gemm,steps,kernels] [--budget SECONDS]
+    python tests/bench/kernels.py --out FILE [--parts stacks,steps,kernels] [--budget SECONDS]
 
 Prints one line per measurement and writes all of them as JSON. Weights are random, of the true
-geometry. `gemm` tries tiles for every product and row bucket and checks that all give the same
+geometry. `stacks` tries tiles for every product and row bucket and checks that all give the same
 bits; `steps` then runs with the best. A time is the median over replays of a CUDA graph that holds
 many calls on different operands, so that neither launches nor cached operands are measured. A floor
 is the greater of bytes (each operand once) over the copy rate and operations over the matrix rate,
@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -28,15 +28,16 @@ from typing import Any
 
 import torch
 
+from statevisor.guests import invariance, launch_triton, stacks_triton
 from statevisor.guests.bank import Bank
 from statevisor.guests.batch import pack
-from statevisor.guests.families import rwkv7
+from statevisor.guests.families import rwkv7, rwkv7_fused, rwkv7_weights
+from statevisor.guests.families.rwkv7_fused import FusedLayer
 from statevisor.guests.graphs import DecodeRows
-from statevisor.guests.invariance import check_row_invariance
-from statevisor.guests.linear_triton import Tile, TritonLinear, bucket, segment_length, segments
-from statevisor.guests.mixers.wkv7_triton import wkv7_kernel
-from statevisor.guests.ops import RaggedBatch
+from statevisor.guests.linear_triton import Tile, bucket
+from statevisor.guests.mixers.time_triton import prompt_kernel, prompt_output_kernel, token_kernel
 from statevisor.guests.ops_triton import TritonOps
+from statevisor.guests.stacks_triton import Stack, Stacks, added
 from statevisor.guests.tiles import TILES
 from statevisor.hypervisor.plan import Row
 
@@ -69,40 +70,73 @@ GEOMETRIES = {
 }
 #: Row counts that stand for their bucket when tiles are chosen.
 TUNED = (1, 32, 64, 128, 256, 512, 1024)
-#: Tiles worth trying, by bucket.
+#: Tiles worth trying, by bucket; those that do not fit a stack are left out.
 CUTS: dict[int, tuple[str, ...]] = {
-    16: (
-        "64x16x64w4s5",
-        "64x16x64w4s8",
-        "64x16x128w4s4",
-        "64x16x128w4s5",
-        "64x16x256w4s3",
+    16: ("64x16x64w4s8", "64x16x128w4s6", "64x16x256w4s4"),
+    32: ("64x32x64w4s8", "64x32x128w4s5", "64x32x128w4s8", "64x32x256w4s4"),
+    64: (
+        "64x64x64w4s5",
+        "64x64x64w4s8",
+        "64x64x128w4s4",
+        "64x64x128w4s6",
+        "128x64x64w8s6",
+        "128x64x64w4s6",
+        "128x64x128w8s4",
     ),
-    32: ("64x16x64w4s5", "64x16x128w4s4", "64x32x64w4s5", "64x32x128w4s4"),
-    64: ("64x32x64w4s5", "64x32x128w4s4", "64x64x64w4s5", "64x64x128w4s3"),
-    128: ("64x64x64w4s5", "64x64x128w4s3", "64x128x64w4s4", "64x128x128w4s3"),
-    256: ("64x64x64w4s5", "64x64x128w4s3", "64x128x64w4s4", "128x128x64w8s4"),
-    512: ("64x64x64w4s5", "64x128x64w4s4", "128x128x64w8s4", "128x256x64w8s3"),
-    1024: ("64x64x64w4s5", "64x128x64w4s4", "128x128x64w8s4", "128x256x64w8s3"),
+    128: (
+        "64x64x64w4s8",
+        "64x128x64w4s4",
+        "64x128x64w4s8",
+        "64x128x128w4s4",
+        "128x128x64w8s4",
+        "128x128x64w8s6",
+        "128x128x128w8s3",
+    ),
+    256: (
+        "64x128x64w4s4",
+        "64x128x64w4s8",
+        "64x256x64w4s4",
+        "128x128x64w8s4",
+        "128x128x64w8s6",
+        "128x256x64w8s4",
+        "256x128x64w8s4",
+    ),
+    512: ("64x128x64w4s4", "128x128x64w8s4", "128x256x64w8s4", "256x128x64w8s4"),
+    1024: ("64x128x64w4s4", "128x128x64w8s4", "128x256x64w8s4", "256x128x64w8s4"),
 }
-#: (channels [v], warps) of one program of the recurrence.
-WKV_CUTS = ((8, 1), (16, 1), (16, 2), (32, 1), (32, 2), (64, 2), (64, 4))
+#: (rows under way, programs a multiprocessor, most registers) of the recurrence of single tokens.
+TIME_CUTS = (
+    (1, 1024, None),
+    (1, 8, None),
+    (1, 10, 200),
+    (1, 12, 168),
+    (1, 16, 128),
+    (2, 8, None),
+    (2, 10, 200),
+    (2, 12, 168),
+    (2, 16, 128),
+)
+# Hashing gigabytes of random weights would take longer than all measurements.
+rwkv7_weights.tensors_digest = lambda tensors: "random"
 
-
-Shapes = tuple[tuple[int, int], ...]
 Tiles = dict[tuple[int, int, int], Tile]
 
 
-def launches(config: rwkv7.Rwkv7Config) -> dict[str, Shapes]:
-    """Launches of a layer and the head: shapes (O, K) of the products each holds."""
-    c, ranks = config.width, (config.rank_w, config.rank_a, config.rank_g, config.rank_v)
+def launches(config: rwkv7.Rwkv7Config) -> dict[str, Callable[[], Stack]]:
+    """Makers of the stacks of a layer and of the head, of random weights."""
+    one = replace(config, layers=2, vocab=64)
+
+    def layer() -> FusedLayer:
+        weights = rwkv7.Rwkv7Weights.from_tensors(one, device_weights(one), DEVICE, ACT)
+        return FusedLayer(weights.layers[1])
+
     return {
-        "rkv+downs": ((c, c),) * 3 + tuple((rank, c) for rank in ranks),
-        "ups": tuple((c, rank) for rank in ranks),
-        "output": ((c, c),),
-        "ffn key": ((config.ffn, c),),
-        "ffn value": ((c, config.ffn),),
-        "head": ((config.vocab, c),),
+        "downs": lambda: layer().downs,
+        "ups": lambda: layer().ups,
+        "output": lambda: layer().output,
+        "ffn key": lambda: layer().ffn_key,
+        "ffn value": lambda: layer().ffn_value,
+        "head": lambda: Stack(random(config.vocab, config.width) / config.width**0.5),
     }
 
 
@@ -112,6 +146,7 @@ class Report:
 
     out: Path
     budget: float
+    geometries: tuple[str, ...] = ("1.5B",)
     results: list[dict[str, Any]] = field(default_factory=list)
     tiles: Tiles = field(default_factory=lambda: dict(TILES))
     begun: float = field(default_factory=time.monotonic)
@@ -189,182 +224,218 @@ def copies(nbytes: int) -> int:
     return max(2, min(32, math.ceil(2e8 / nbytes)))
 
 
-def cuts(shapes: Shapes, rows: int) -> Iterator[Tile]:
+def cuts(stack: Stack, rows: int) -> Iterator[Tile]:
     """Tiles worth trying for a launch."""
-    whole = all(segments(shape) == 1 for shape in shapes)
-    for text, spread in product(CUTS[bucket(rows)], ("+", "")):
+    for text, spread in product(CUTS[bucket(rows)], ("+", "") if stack.segments > 1 else ("",)):
         tile = Tile.parse(text + spread)
-        programs = tile.programs(shapes, rows)
-        # With segments, a tile of 256 rows needs more registers than there are.
-        if (whole and spread) or (not whole and tile.block_n == 256):
-            continue
-        if not whole and (programs > 256 if spread else programs < 90):
-            continue
-        yield tile
+        programs = stack.programs(tile, rows)
+        sums = tile.block_o * tile.block_n // (32 * tile.warps)
+        two = stack.segments > 1 and not spread
+        if stack.holds(tile) and not (two and (sums > 64 or programs < 90)):
+            yield tile
 
 
-def gemm(report: Report, limits: Ceilings) -> None:
+def operand(stack: Stack, rows: int) -> torch.Tensor:
+    """x [planes x rows, columns] of the greatest column any region reads."""
+    columns = max(region.column + region.inner for region in stack.regions)
+    return random(stack.planes * rows, columns)
+
+
+def stacks(report: Report, limits: Ceilings) -> None:
     """Every launch of a layer with every tile, beside the library; the best are kept as chosen."""
-    for geometry in ("1.5B", "191M"):
-        for name, shapes in launches(GEOMETRIES[geometry]).items():
-            nbytes = sum(features * inner for features, inner in shapes) * 2
-            sets = [
-                [(random(1024, k), random(o, k) / k**0.5, None) for o, k in shapes]
-                for _ in range(copies(nbytes))
-            ]
+    for geometry in report.geometries:
+        for name, make in launches(GEOMETRIES[geometry]).items():
+            first = make()
+            found = [first, *(make() for _ in range(copies(first.weight.nbytes) - 1))]
             for rows in TUNED:
                 if report.left() < 0:
                     return
-                _launch(report, limits, f"{geometry} {name}", shapes, rows, sets)
+                _launch(report, limits, f"{geometry} {name}", rows, found)
 
 
-def _launch(
-    report: Report,
-    limits: Ceilings,
-    name: str,
-    shapes: Shapes,
-    rows: int,
-    sets: list[list[Any]],
-) -> None:
-    linear = TritonLinear(DEVICE)
-    cut = [[(x[:rows], w, code) for x, w, code in one] for one in sets]
-    weights = sum(features * inner for features, inner in shapes)
-    moved = 2 * (weights + sum(rows * (o + k) for o, k in shapes))
-    library = timed([partial(_library, one) for one in cut], 3)
-    wanted = linear.group(cut[0])
-    found, tiles = {}, {}
-    for tile in cuts(shapes, rows):
-        got = linear.group(cut[0], tile)
-        if not all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True)):
-            report.add(part="gemm", launch=name, rows=rows, other_bits=str(tile))
+def _launch(report: Report, limits: Ceilings, name: str, rows: int, found: Sequence[Stack]) -> None:
+    launch, stack = Stacks(dependent=True), found[0]
+    dtype = torch.float32 if name.endswith("head") else None
+    x = operand(stack, rows)
+    weights = sum(region.width * region.inner for region in stack.regions)
+    inputs = {(region.plane, region.column): region.inner for region in stack.regions}
+    moved = 2 * (weights + rows * (sum(inputs.values()) + stack.shape[0]))
+    library = timed([partial(_library, x, one, rows) for one in found], 3)
+    wanted = whole(launch(x, stack, dtype))
+    alone = whole(launch(x[:1], stack, dtype)) if stack.planes == 1 else None
+    error = _distance(x, stack, rows, wanted)
+    same = alone is None or torch.equal(alone, wanted[:1])
+    times, tiles = {}, {}
+    for tile in cuts(stack, rows):
+        if not torch.equal(whole(launch(x, stack, dtype, tile)), wanted):
+            report.add(part="stack", launch=name, rows=rows, other_bits=str(tile))
             continue
         tiles[str(tile)] = tile
-        found[str(tile)] = round(timed([partial(linear.group, one, tile) for one in cut], 3), 3)
-    default = timed([partial(linear.group, one) for one in cut], 3)
-    best = min(found, key=found.__getitem__)
-    # The first layer's groups lack their last product.
-    for held in (shapes, shapes[:-1]):
-        if held:
-            features, inner = sum(o for o, _ in held), max(k for _, k in held)
-            report.tiles[features, inner, bucket(rows)] = tiles[best]
+        calls = [partial(launch, x, one, dtype, tile) for one in found]
+        times[str(tile)] = round(timed(calls, 3), 3)
+    best = min(times, key=times.__getitem__)
+    report.tiles[(*stack.shape, bucket(rows))] = tiles[best]
     report.add(
-        part="gemm",
+        part="stack",
         launch=name,
         rows=rows,
-        us=found[best],
+        us=times[best],
         tile=best,
-        default_us=default,
         library_us=library,
         floor_us=limits.floor(moved, 2.0 * rows * weights),
-        all_us=found,
+        error=error,
+        row_alone=same,
+        all_us=times,
     )
 
 
-def _library(products: list[Any]) -> list[torch.Tensor]:
-    return [torch.mm(x, weight.T) for x, weight, _ in products]
+def whole(out: torch.Tensor) -> torch.Tensor:
+    """[N, O] of what a launch gives."""
+    return added(out) if out.dim() == 3 else out
+
+
+def _distance(x: torch.Tensor, stack: Stack, rows: int, got: torch.Tensor) -> float:
+    """Relative distance of the first plain region from float64."""
+    region = next((one for one in stack.regions if one.activation is None), None)
+    if region is None:
+        return 0.0
+    plane = x[region.plane * rows :][:rows, region.column :][:, : region.inner].double()
+    wide = slice(region.begin, region.begin + region.width)
+    wanted = plane @ stack.weight[wide, : region.inner].double().T
+    return float((got[:, wide].double() - wanted).norm() / wanted.norm())
+
+
+def _library(x: torch.Tensor, stack: Stack, rows: int) -> list[torch.Tensor]:
+    planes = x.view(stack.planes, rows, x.shape[1])
+    return [
+        planes[one.plane][:, one.column : one.column + one.inner]
+        @ stack.weight[one.begin : one.begin + one.width, : one.inner].T
+        for one in stack.regions
+    ]
 
 
 def kernels(report: Report, limits: Ceilings) -> None:
-    """The recurrence with every cut, and the elementwise kernels, per call."""
-    ops = TritonOps(DEVICE, ACT)
-    for rows in ROWS:
-        if report.left() < 0:
-            return
-        batch = pack([Row(slot=slot, tokens=(0,)) for slot in range(1, rows + 1)], DEVICE)
-        for state in (torch.float32, torch.float16):
-            _recurrence(report, limits, ops, rows, state, batch)
-        _elementwise(report, limits, ops, rows, batch, 2048)
-    for rows in (1, 8, 32):
-        _prefill(report, ops, rows, 512)
+    """The recurrence with every cut, and the norms with shift and mixes, per call."""
+    for rows, tokens in ((1, 1), (64, 1), (128, 1), (256, 1), (1024, 1), (1, 512), (32, 512)):
+        for state in (torch.float16, torch.float32):
+            if report.left() < 0:
+                return
+            _recurrence(report, limits, rows, tokens, state)
+    for rows in (1, 64, 256, 1024):
+        _mixes(report, limits, rows)
 
 
-def _vectors(tokens: int, heads: int, size: int) -> list[torch.Tensor]:
-    r, k, v, kk, a = (random(tokens, heads, size) for _ in range(5))
-    kk = torch.nn.functional.normalize(kk.float(), dim=-1).to(ACT)
-    decay = 0.55 + 0.45 * random(tokens, heads, size).float().sigmoid()
-    return [r, decay, k, v, kk, a.sigmoid()]
+def _mixes(report: Report, limits: Ceilings, rows: int) -> None:
+    """Residual, norm and mixes, with four planes of sums and with one."""
+    config = replace(GEOMETRIES["1.5B"], layers=1, vocab=64)
+    model = rwkv7.Rwkv7Model.build(config, device_weights(config), TritonOps(DEVICE, ACT), "F16")
+    bank = Bank(model.layout, rows, DEVICE)
+    batch = pack([Row(slot=slot, tokens=(0,)) for slot in range(1, rows + 1)], DEVICE)
+    layer, x = model.weights.layers[0], random(rows, config.width)
+    norm = (layer.ln1_weight, layer.ln1_bias, 1e-5)
+    for mixes, planes in ((6, 4), (1, 4), (6, 1), (1, 1)):
+        parts = random(planes, rows, config.width).float()
+        arguments = (x, None, parts, *norm, layer.mixes[:mixes], bank.layers("shift_att")[0], batch)
+        report.add(
+            part="mixes",
+            rows=rows,
+            mixes=mixes,
+            planes=planes,
+            us=timed([partial(model.fused._mix, *arguments)] * 24),
+            floor_us=limits.floor(rows * config.width * (8 + 4 * planes + 2 * mixes)),
+        )
+
+
+def _mixes(report: Report, limits: Ceilings, rows: int) -> None:
+    """Residual, norm and mixes, with four planes of sums and with one."""
+    config = replace(GEOMETRIES["1.5B"], layers=1, vocab=64)
+    model = rwkv7.Rwkv7Model.build(config, device_weights(config), TritonOps(DEVICE, ACT), "F16")
+    bank = Bank(model.layout, rows, DEVICE)
+    batch = pack([Row(slot=slot, tokens=(0,)) for slot in range(1, rows + 1)], DEVICE)
+    layer, x = model.weights.layers[0], random(rows, config.width)
+    norm = (layer.ln1_weight, layer.ln1_bias, 1e-5)
+    for mixes, planes in ((6, 4), (1, 4), (6, 1), (1, 1)):
+        parts = random(planes, rows, config.width).float()
+        arguments = (x, None, parts, *norm, layer.mixes[:mixes], bank.layers("shift_att")[0], batch)
+        report.add(
+            part="mixes",
+            rows=rows,
+            mixes=mixes,
+            planes=planes,
+            us=timed([partial(model.fused._mix, *arguments)] * 24),
+            floor_us=limits.floor(rows * config.width * (8 + 4 * planes + 2 * mixes)),
+        )
 
 
 def _recurrence(
     report: Report,
     limits: Ceilings,
-    ops: TritonOps,
     rows: int,
+    tokens: int,
     state: torch.dtype,
-    batch: RaggedBatch,
+    tried: Sequence[tuple[int, int, int | None]] = TIME_CUTS,
 ) -> None:
-    heads, size = 32, 64
-    parts = _vectors(rows, heads, size)
-    y = torch.empty(rows, heads, size, device=DEVICE)
-    cells = heads * size * size
-    count = copies(rows * cells * state.itemsize)
+    """The fused recurrence of `rows` rows of `tokens` tokens, with every cut."""
+    heads, size, total = 32, 64, rows * tokens
+    width, pitch = heads * size, 3 * heads * size + 576
+    plan = [Row(slot=slot, tokens=(0,) * tokens) for slot in range(1, rows + 1)]
+    batch, cells = pack(plan, DEVICE), heads * size * size
+    downs, first, ups = random(total, pitch), random(total, pitch), random(total, 4 * width)
+    vectors = random(heads, 8, size).float()
+    out = torch.empty(total, width, dtype=ACT, device=DEVICE)
+    y, kept = random(total, width).float(), random(total, heads, 16).float()
+    count = copies(rows * cells * state.itemsize) if tokens == 1 else 2
     banks = torch.zeros(count, rows + 1, heads, size, size, dtype=state, device=DEVICE)
+    operands = (downs, ups, first, vectors)
+    common = {
+        "HEADS": heads,
+        "PITCH": pitch,
+        "GATED": True,
+        "DEPENDENT": True,
+        "launch_pdl": True,
+        "num_warps": 1,
+        "enable_fp_fusion": False,
+    }
 
-    def call(bank: torch.Tensor, block: int, warps: int) -> None:
-        wkv7_kernel[(heads * size // block, rows)](
-            *parts,
+    def single(bank: torch.Tensor, stages: int, each: int, registers: int | None) -> None:
+        token_kernel[(heads, min(rows, each * 132 // heads))](
+            *operands,
             bank,
-            y,
+            out,
             batch.slots,
-            batch.starts,
-            HEADS=heads,
+            rows,
             STRIDE=cells,
-            BLOCK_V=block,
-            DEPENDENT=False,
-            num_warps=warps,
-            enable_fp_fusion=False,
+            EPS=64e-5,
+            STAGES=stages,
+            maxnreg=registers,
+            **common,
         )
 
-    found = {
-        f"v{block}w{warps}": round(timed([partial(call, b, block, warps) for b in banks], 3), 3)
-        for block, warps in WKV_CUTS
-    }
+    def prompt(bank: torch.Tensor) -> None:
+        prompt_kernel[(4 * heads, rows)](
+            *operands, bank, y, kept, batch.slots, batch.starts, STRIDE=cells, **common
+        )
+        prompt_output_kernel[(total, heads // 4)](
+            y, kept, *operands, out, EPS=64e-5, BLOCK_H=4, **common
+        )
+
+    if report is None:
+        for cut in tried:
+            single(banks[0], *cut)
+        prompt(banks[0])
+        return
+    found = {"prompt": round(timed([partial(prompt, bank) for bank in banks], 3), 3)}
+    for cut in tried if tokens == 1 else ():
+        calls = [partial(single, bank, *cut) for bank in banks]
+        found["s{}x{}r{}".format(*cut)] = round(timed(calls, 3), 3)
     report.add(
-        part="wkv",
+        part="recurrence",
         state=str(state)[6:],
         rows=rows,
-        us=timed([partial(ops.wkv7, *parts, bank, batch) for bank in banks]),
-        floor_us=limits.floor(rows * heads * size * (2 * size * state.itemsize + 5 * 2 + 2 * 4)),
+        tokens=tokens,
+        floor_us=limits.floor(rows * cells * 2 * state.itemsize + 2 * total * width * (8 + 1)),
         all_us=found,
     )
-
-
-def _elementwise(
-    report: Report, limits: Ceilings, ops: TritonOps, rows: int, batch: RaggedBatch, width: int
-) -> None:
-    norm = (random(width).float(), random(width).float(), 1e-5)
-    mixes, heads = random(6, width).float().sigmoid(), width // 64
-    x, shift = random(rows, width), random(rows + 1, width)
-    parts, bias = [random(rows, width) for _ in range(6)], [random(width).float() for _ in range(5)]
-    y, r_k = random(rows, heads, 64).float(), random(heads, 64).float()
-    r, k, v = (random(rows, heads, 64) for _ in range(3))
-    calls: dict[str, tuple[Callable[[], Any], int]] = {
-        "layer_norm": (lambda: ops.layer_norm(x, *norm), 4),
-        "shift_mix 6": (lambda: ops.shift_mix(x, *norm, mixes, shift, batch), 18),
-        "shift_mix 1": (lambda: ops.shift_mix(x, *norm, mixes[:1], shift, batch), 8),
-        "wkv7_inputs": (lambda: ops.wkv7_inputs(*parts, *bias, heads), 24),
-        "wkv7_output": (
-            lambda: ops.wkv7_output(y, r, k, v, parts[0], *bias[:2], r_k, 64e-5),
-            14,
-        ),
-        "add": (lambda: x + parts[0], 6),
-    }
-    for name, (call, per_element) in calls.items():
-        report.add(
-            part="elementwise",
-            kernel=name,
-            rows=rows,
-            us=timed([call] * 24),
-            floor_us=limits.floor(rows * width * per_element),
-        )
-
-
-def _prefill(report: Report, ops: TritonOps, rows: int, tokens: int) -> None:
-    plan = [Row(slot=slot, tokens=(0,) * tokens) for slot in range(1, rows + 1)]
-    parts, batch = _vectors(rows * tokens, 32, 64), pack(plan, DEVICE)
-    bank = torch.zeros(rows + 1, 32, 64, 64, device=DEVICE)
-    us = timed([partial(ops.wkv7, *parts, bank, batch)] * 2)
-    report.add(part="wkv prefill", rows=rows, tokens=tokens, us=us, us_per_token=us / tokens)
 
 
 def device_weights(config: rwkv7.Rwkv7Config) -> dict[str, torch.Tensor]:
@@ -380,39 +451,58 @@ def device_weights(config: rwkv7.Rwkv7Config) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def build(report: Report, name: str, tensors: dict[str, torch.Tensor], state: str) -> Any:
+    """A model with the tiles that were chosen."""
+    ops = TritonOps(DEVICE, ACT)
+    ops.stacks = Stacks(report.tiles, True)
+    return rwkv7.Rwkv7Model.build(GEOMETRIES[name], tensors, ops, state)
+
+
 def steps(report: Report, limits: Ceilings) -> None:
     """Decode in one graph per batch size: embedding to argmax, the token fed back."""
-    # Hashing gigabytes of random weights would take longer than all measurements.
-    rwkv7.tensors_digest = lambda tensors: "random"
-    for name, config in reversed(GEOMETRIES.items()):
-        tensors = device_weights(config)
-        ops = TritonOps(DEVICE, ACT, TritonLinear(DEVICE, report.tiles))
-        model = rwkv7.Rwkv7Model.build(config, tensors, ops, "F16")
-        bank = Bank(model.layout, max(ROWS), DEVICE)
-        if name == "1.5B":
-            _compare_launches(report, model, bank)
-            ops.admit(model.matrices())
-            check_row_invariance(model)
-            report.add(part="check", geometry=name, rows_do_not_depend_on_rows=True)
+    for name in report.geometries:
+        tensors = device_weights(GEOMETRIES[name])
         for state in ("F16", "F32"):
-            ops = TritonOps(DEVICE, ACT, TritonLinear(DEVICE, report.tiles))
-            model = rwkv7.Rwkv7Model.build(config, tensors, ops, state)
+            model = build(report, name, tensors, state)
             bank = Bank(model.layout, max(ROWS), DEVICE)
+            if state == "F16":
+                invariance._check_step(model)
+                report.add(part="check", geometry=name, rows_do_not_depend_on_rows=True)
+                _compare_launches(report, name, model, bank)
             _steps(report, limits, name, model, bank)
-            if state == "F32":
+            if state == "F16":
                 _prefill_steps(report, name, model, bank)
-        del bank, model, tensors
+            del bank, model
+        del tensors
 
 
-def _compare_launches(report: Report, model: Any, bank: Bank) -> None:
-    """Whole steps with and without dependent launch of the products."""
-    for rows in (1, 32, 128):
+def _compare_launches(report: Report, name: str, model: Any, bank: Bank) -> None:
+    """Whole steps with and without dependent launch, and with weights asked for ahead."""
+    ops, fused = model.ops, model.fused
+    kept = dict(ops.launch), launch_triton.DEPENDENT_ROWS
+
+    def depend(rows: int) -> None:
+        for module in (launch_triton, rwkv7_fused, stacks_triton):
+            module.DEPENDENT_ROWS = rows
+
+    def ask(channels: int, head: int) -> None:
+        for layer in fused._layers:
+            for stack in layer.stacks():
+                stack.ahead = min(channels, stack.length)
+        fused._head.ahead = head
+
+    for rows in (1, 32, 64, 128, 256, 512):
         found = {}
-        for dependent in (True, False):
-            model.ops._linear = TritonLinear(DEVICE, report.tiles, dependent)
-            found[dependent] = _step_us(model, bank, rows)
-        report.add(part="launch", rows=rows, us=found[True], not_dependent_us=found[False])
-    model.ops._linear = TritonLinear(DEVICE, report.tiles)
+        depend(0)
+        found["plain"] = _step_us(model, bank, rows)
+        depend(1024)
+        for channels, head in ((0, 0), (128, 0), (256, 0), (256, 256), (512, 0), (1024, 0)):
+            ask(channels, head)
+            found[f"ahead {channels} head {head}"] = _step_us(model, bank, rows)
+        ask(256, 256)
+        report.add(part="launch", geometry=name, rows=rows, us=found)
+    ops.launch = kept[0]
+    depend(kept[1])
 
 
 def _steps(report: Report, limits: Ceilings, name: str, model: Any, bank: Bank) -> None:
@@ -466,64 +556,81 @@ def _step_us(model: Any, bank: Bank, rows: int) -> float:
 
 
 def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
-    for rows, tokens in ((1, 512), (1, 1024), (32, 32)):
+    """Prompts in eager passes: the time of the GPU and of the launches, whichever is longer."""
+    for rows, tokens in ((1, 512), (1, 2048), (1, 8192), (32, 32), (8, 512), (64, 64)):
+        if report.left() < 0:
+            return
         plan = [Row(slot=slot, tokens=(slot,) * tokens) for slot in range(1, rows + 1)]
         batch = pack(plan, DEVICE)
         times = []
         for _ in range(4):
             torch.cuda.synchronize()
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             begun = time.perf_counter()
+            events[0].record()
             model.logits(model.forward(bank, batch))
+            events[1].record()
+            issued = time.perf_counter() - begun
             torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)
-        best = min(times)
         report.add(
             part="prefill",
             geometry=name,
             rows=rows,
             tokens=tokens,
-            ms=best * 1e3,
-            tok_per_s=rows * tokens / best,
+            ms=min(times) * 1e3,
+            launch_ms=issued * 1e3,
+            tok_per_s=rows * tokens / min(times),
         )
 
 
-def warm() -> None:
-    """Compile what `gemm` measures, in many processes, into the kernel cache on disk."""
-    jobs: dict[Any, tuple[Shapes, Tile]] = {}
-    for config, rows in product(GEOMETRIES.values(), TUNED):
-        for shapes in launches(config).values():
-            for tile in cuts(shapes, rows):
-                even = all(segment_length(shape) % tile.step == 0 for shape in shapes)
-                kept = (len(shapes), all(segments(shape) == 1 for shape in shapes), even, str(tile))
-                jobs.setdefault(kept, (shapes, tile))
-    slow_first = sorted(jobs.values(), key=lambda job: -job[1].block_o * job[1].block_n)
-    with multiprocessing.get_context("spawn").Pool(10) as pool:
-        pool.starmap(_compile, slow_first, chunksize=1)
-    sys.stdout.write(f"{len(jobs)} kernels\n")
+def warm(geometries: Sequence[str]) -> None:
+    """Compile what `stacks` measures, in many processes, into the kernel cache on disk."""
+    jobs = [("", "recurrence", index) for index in range(2 * len(TIME_CUTS))]
+    jobs += [
+        (geometry, name, rows)
+        for rows in reversed(TUNED)
+        for geometry in geometries
+        for name in ("ffn value", "output", "downs", "ups", "ffn key", "head")
+    ]
+    with multiprocessing.get_context("spawn").Pool(14) as pool:
+        pool.starmap(_compile, jobs, chunksize=1)
+    sys.stdout.write(f"{len(jobs)} launches compiled\n")
 
 
-def _compile(shapes: Shapes, tile: Tile) -> None:
+def _compile(geometry: str, name: str, rows: int) -> None:
     with torch.inference_mode():
-        products = [(random(1, k), random(o, k), None) for o, k in shapes]
-        TritonLinear(DEVICE).group(products, tile)
+        if name == "recurrence":
+            cut, state = TIME_CUTS[rows // 2], (torch.float16, torch.float32)[rows % 2]
+            _recurrence(None, None, 1, 1, state, (cut,))
+            return
+        stack = launches(GEOMETRIES[geometry])[name]()
+        dtype, launch = torch.float32 if name == "head" else None, Stacks(dependent=True)
+        for tile in (None, *cuts(stack, rows)):
+            launch(operand(stack, rows), stack, dtype, tile)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("kernels.json"))
-    parser.add_argument("--parts", default="gemm,steps,kernels")
+    parser.add_argument("--parts", default="stacks,steps,kernels")
+    parser.add_argument("--geometries", default="1.5B")
     parser.add_argument("--budget", type=float, default=600.0)
     parser.add_argument("--warm", action="store_true", help="only fill the kernel cache")
     options = parser.parse_args()
     if options.warm:
-        warm()
+        warm(options.geometries.split(","))
         return
-    report = Report(out=options.out, budget=options.budget)
+    report = Report(
+        out=options.out,
+        budget=options.budget,
+        geometries=tuple(options.geometries.split(",")),
+    )
     torch.manual_seed(1)
     with torch.inference_mode():
         limits = ceilings(report)
         for part in options.parts.split(","):
-            {"gemm": gemm, "kernels": kernels, "steps": steps}[part](report, limits)
+            {"stacks": stacks, "kernels": kernels, "steps": steps}[part](report, limits)
             report.write()
 
 

@@ -19,7 +19,8 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from statevisor.guests.launch_triton import can_depend  # noqa: E402
 from statevisor.guests.linear_triton import linear_kernel  # noqa: E402
-from statevisor.guests.mixers import shift_triton, wkv7_triton  # noqa: E402
+from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton  # noqa: E402
+from statevisor.guests.stacks_triton import stack_kernel  # noqa: E402
 
 ACT, FLOAT, LONG = "*bf16", "*fp32", "*i64"
 WIDTH, HEADS = 256, 4
@@ -36,6 +37,19 @@ PRODUCT |= dict.fromkeys(("features", "inners", "parts", "codes"), ("i32",) * 2)
 PRODUCT |= {"sums": FLOAT, "arrivals": "*i32", "rows": "i32"}
 TILE = {"COUNT": 2, "WHOLE": False, "EVEN": True, "HINT": 16, "BLOCK_O": 64, "BLOCK_N": 16}
 TILE |= {"BLOCK": 64, "STEP": 128}
+
+RESIDUAL = {**SHIFT, "ids": LONG, "parts": FLOAT, "out_x": ACT, "lasts": LONG}
+RESIDUAL_SIZES = {**SIZES, "GATHER": False, "PARTS": 4, "MIXES": 2, "STRIDE": 4 * WIDTH}
+TIME = dict.fromkeys(("downs", "ups", "first", "out"), ACT)
+TIME |= dict.fromkeys(("vectors", "y_out", "y_in", "kept"), FLOAT)
+TIME |= {"state": "*fp16", "slots": LONG, "starts": LONG, "rows": "i32"}
+TIME_SIZES = {"HEADS": HEADS, "STRIDE": 2**33, "PITCH": 1344, "GATED": True, "EPS": 64e-5}
+STACK = {"x": "tensordesc<bf16[16, 128]>", "weight": "tensordesc<bf16[64, 128]>"}
+STACK |= {"memory": ACT, "rows": "i32"}
+STACK_SIZES = {"BEGINS": (0, 64), "WIDTHS": (64, 192), "PLANES": (0, 1), "COLUMNS": (0, 0)}
+STACK_SIZES |= {"INNERS": (256, 256), "UNIFORM": True, "WIDEST": 256, "CODES": (0, 1)}
+STACK_SIZES |= {"PITCH": 256, "LENGTH": 128, "AHEAD": 128}
+STACK_SIZES |= {"BLOCK_O": 64, "BLOCK_N": 16, "STEP": 128}
 
 #: name -> kernel, types of its arguments, constants, warps
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
@@ -64,6 +78,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
         {**SIZES, "MIXES": 2, "STRIDE": 4 * WIDTH},
         8,
     ),
+    "layer_norm 4 warps": (shift_triton.layer_norm_kernel, NORM, SIZES, 4),
     "settle": (
         shift_triton.settle_kernel,
         {"spill": ACT, "shift": ACT, "slots": LONG, "starts": LONG},
@@ -72,7 +87,46 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
     ),
     "linear spread": (linear_kernel, PRODUCT, {**TILE, "SPREAD": True}, 4),
     "linear whole": (linear_kernel, PRODUCT, {**TILE, "SPREAD": False}, 4),
+    "residual single": (
+        shift_triton.residual_mix_kernel,
+        RESIDUAL,
+        {**RESIDUAL_SIZES, "SINGLE": True},
+        8,
+    ),
+    "residual mix": (
+        shift_triton.residual_mix_kernel,
+        RESIDUAL,
+        {**RESIDUAL_SIZES, "SINGLE": False},
+        8,
+    ),
+    "residual norm": (shift_triton.residual_norm_kernel, RESIDUAL, RESIDUAL_SIZES, 8),
+    "token": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": 1}, 1),
+    "tokens walked": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": 2}, 1),
+    "token float32": (
+        time_triton.token_kernel,
+        {**TIME, "state": FLOAT},
+        {**TIME_SIZES, "STAGES": 1},
+        1,
+    ),
+    "prompt": (time_triton.prompt_kernel, TIME, TIME_SIZES, 1),
+    "prompt float32": (time_triton.prompt_kernel, {**TIME, "state": FLOAT}, TIME_SIZES, 1),
+    "prompt output": (time_triton.prompt_output_kernel, TIME, {**TIME_SIZES, "BLOCK_H": 4}, 1),
+    "stack": (
+        stack_kernel,
+        {**STACK, "out": ACT},
+        {**STACK_SIZES, "SEGMENTS": 1, "SPREAD": False},
+        4,
+    ),
+    "stack planes": (
+        stack_kernel,
+        {**STACK, "out": FLOAT},
+        {**STACK_SIZES, "SEGMENTS": 2, "SPREAD": True},
+        4,
+    ),
 }
+
+#: Kernels that read what nothing writes before their turn: vectors, or weights into a cache.
+EARLY = {"residual single", "residual mix", "token", "tokens walked", "token float32"}
 
 
 @cache
@@ -80,6 +134,7 @@ def compiled(name: str) -> Any:
     kernel, types, constants, warps = KERNELS[name]
     constants = {**constants, "DEPENDENT": True}
     names = list(kernel.arg_names)
+    constants = {name: value for name, value in constants.items() if name in names}
     attributes = {}
     for index, argument in enumerate(names):
         if argument in constants:
@@ -103,10 +158,28 @@ def compiled(name: str) -> Any:
 def test_nothing_is_read_or_written_before_the_kernel_before_has_ended(name: str) -> None:
     code = compiled(name).asm["ptx"]
     wait = code.index("griddepcontrol.wait")
-    accesses = re.compile(r"\b(?:ld\.global|st\.global|cp\.async\.c|atom\.global|red\.global)")
+    reads = "" if name in EARLY else r"ld\.global|"
+    accesses = re.compile(
+        rf"\b(?:{reads}st\.global|cp\.async\.c|cp\.async\.bulk\.tensor|atom\.global|red\.global)"
+    )
     first = accesses.search(code)
     assert first
     assert first.start() > wait
+
+
+@pytest.mark.parametrize(("name", "vectors"), [("token", 8), ("residual single", 2)])
+def test_only_vectors_are_read_early(name: str, vectors: int) -> None:
+    """As many loads as there are vectors, each of one instruction at this width."""
+    code = compiled(name).asm["ptx"]
+    early = code[: code.index("griddepcontrol.wait")]
+    assert early.count("ld.global") == vectors
+
+
+def test_weights_are_asked_for_before_the_turn() -> None:
+    for name in ("stack", "stack planes"):
+        code = compiled(name).asm["ptx"]
+        ask = code.index("cp.async.bulk.prefetch.L2.global")
+        assert ask < code.index("griddepcontrol.wait") < code.index("cp.async.bulk.tensor")
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -114,7 +187,44 @@ def test_the_compiler_contracts_no_product_with_a_sum(name: str) -> None:
     """Contraction would be the compiler's choice, which may differ from kernel to kernel."""
     fused = compiled(name).asm["ptx"].count("fma.rn.f32")
     # The recurrence writes out two a cell; a program of one warp has 16 x 64 / 32 cells a thread.
-    assert fused == (64 if name == "wkv7" else 0)
+    cells = {"wkv7": 16, "token": 64, "tokens walked": 64, "prompt": 16}
+    cells |= {"token float32": 64, "prompt float32": 16}
+    assert fused == 2 * cells.get(name, 0) * 64 // 32
+
+
+def reductions(name: str) -> set[tuple[str, str, str]]:
+    """(axis, tile, layout) of every sum over channels in a kernel."""
+    code = compiled(name).asm["ttgir"]
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.M))
+    found = re.findall(
+        r'"tt\.reduce"\(.*?axis = (\d).*?\) : \(tensor<([^,]*), (.*?)>\) ->', code, re.S
+    )
+
+    def spelled(layout: str) -> str:
+        return re.sub(r"#\w+", lambda match: layouts.get(match[0], match[0]), layout)
+
+    return {(axis, tile, spelled(layout)) for axis, tile, layout in found}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("token", "tokens walked", "prompt"),
+        ("token float32", "prompt float32"),
+        ("residual single", "residual mix", "residual norm"),
+    ],
+    ids=lambda names: names[0],
+)
+def test_kernels_that_must_agree_sum_over_one_layout(names: tuple[str, ...]) -> None:
+    """The order of a sum follows from its layout: so decode and prompts add alike."""
+    first, *others = map(reductions, names)
+    assert first
+    assert all(other == first for other in others)
+
+
+def test_another_number_of_warps_is_another_order() -> None:
+    """What the comparison above would see if one kernel were launched otherwise."""
+    assert reductions("residual norm") != reductions("layer_norm 4 warps")
 
 
 def test_the_loop_of_a_token_and_the_token_before_carries_both() -> None:
@@ -125,7 +235,7 @@ def test_the_loop_of_a_token_and_the_token_before_carries_both() -> None:
 
 
 def test_products_run_on_the_tensor_cores() -> None:
-    for name in ("linear spread", "linear whole"):
+    for name in ("linear spread", "linear whole", "stack", "stack planes"):
         assert "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16" in compiled(name).asm["ptx"]
 
 

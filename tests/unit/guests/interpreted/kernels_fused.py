@@ -1,0 +1,151 @@
+"""The pass in few kernels, interpreted: equations, splits, batches, slots, neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from statevisor.guests.bank import Bank
+from statevisor.guests.families import rwkv7
+from statevisor.guests.linear_triton import Tile
+from statevisor.guests.mixers import wkv7
+from statevisor.guests.ops_triton import TritonOps
+from statevisor.guests.stacks_triton import Region, Stack, Stacks, added, default_cut
+
+CONFIG = rwkv7.Rwkv7Config(
+    layers=2, width=64, heads=1, ffn=128, rank_w=16, rank_a=16, rank_v=8, rank_g=72, vocab=80
+)
+SLOTS = 5
+ACT = torch.float16
+
+
+class Guest:
+    def __init__(self, state: str) -> None:
+        self.tensors = rwkv7.random_weights(CONFIG, seed=5)
+        ops = TritonOps(torch.device("cpu"), ACT)
+        self.model = rwkv7.Rwkv7Model.build(CONFIG, self.tensors, ops, state)
+        self.bank = Bank(self.model.layout, SLOTS)
+
+    def feed(self, make_batch, rows: Sequence[tuple[int, Sequence[int]]]) -> torch.Tensor:
+        """rows: (slot, tokens); returns logits [R, V]."""
+        batch = make_batch([len(tokens) for _, tokens in rows], [slot for slot, _ in rows])
+        batch.tokens.copy_(torch.tensor([token for _, tokens in rows for token in tokens]))
+        return self.model.logits(self.model.forward(self.bank, batch))
+
+
+@pytest.fixture
+def guest() -> Guest:
+    return Guest("F16")
+
+
+def test_logits_and_state_match_the_equations(guest, make_batch, distance):
+    assert guest.model.fused is not None
+    tokens = (3, 70)
+    doubles = {name: tensor.double() for name, tensor in guest.tensors.items()}
+    state = wkv7.empty_state(CONFIG.layers, CONFIG.width, torch.float64)
+    for token in tokens:
+        wanted = wkv7.step(doubles, state, token)
+    got = guest.feed(make_batch, [(2, tokens)])[0]
+    assert got.dtype == torch.float32
+    assert distance(got, wanted) < 1e-2
+    assert distance(guest.bank.views["wkv"][2], state["wkv"]) < 1e-2
+
+
+@pytest.mark.parametrize("state", ["F16", "F32"])
+def test_batch_split_slot_and_neighbours_change_no_bit(make_batch, state):
+    guest, tokens = Guest(state), (3, 70, 12, 41)
+    wanted = guest.feed(make_batch, [(1, tokens)])
+    guest.feed(make_batch, [(3, tokens[:1])])
+    guest.bank.bytes[2].fill_(0xFF)  # NaN in every float dtype
+    guest.feed(make_batch, [(2, (9,)), (3, tokens[1:3]), (0, (0,))])
+    got = guest.feed(make_batch, [(0, (0,)), (4, (2,)), (3, tokens[3:])])[2:]
+    assert torch.equal(got, wanted)
+    assert torch.equal(guest.bank.bytes[3], guest.bank.bytes[1])
+    assert not guest.bank.bytes[5].any()
+
+
+def test_a_poisoned_slot_is_seen_by_its_own_row_alone(guest, make_batch):
+    guest.bank.views["wkv"][2].fill_(torch.nan)
+    got = guest.feed(make_batch, [(1, (7,)), (2, (7,))])
+    assert got[0].isfinite().all()
+    assert not got[1].isfinite().all()
+
+
+def test_the_plain_pass_over_single_operators_is_near(guest, make_batch, distance):
+    """The twin reads the same weights, some of them as views of the stacks."""
+    model, batch = guest.model, make_batch([1, 2], [1, 2])
+    batch.tokens.copy_(torch.tensor([3, 70, 12]))
+    twin = Bank(model.layout, SLOTS)
+    plain = rwkv7.logits(
+        model.ops, model.weights, rwkv7.forward(model.ops, model.weights, twin, batch)
+    )
+    fused = model.logits(model.forward(guest.bank, batch))
+    assert distance(fused, plain) < 5e-3
+    assert distance(guest.bank.views["wkv"], twin.views["wkv"]) < 5e-3
+    layer = model.weights.layers[1]
+    assert layer.value.data_ptr() - layer.receptance.data_ptr() == 2 * 2 * CONFIG.width**2
+
+
+CUTS = [
+    Tile.parse(text)
+    for text in (
+        "64x16x64w4s2",
+        "64x32x128w4s2",
+        "128x16x128w4s2",
+        "64x32x64w4s2+",
+        "128x32x128w4s2+",
+    )
+]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_every_tile_adds_each_product_once(cut):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randint(-3, 4, (37, 512), generator=generator).half()
+    weight = torch.randint(-2, 3, (192, 512), generator=generator).half()
+    stack = Stack(weight, summed=True)
+    assert stack.segments == 4
+    planes = Stacks()(x, stack, tile=cut)
+    assert planes.shape == (4 if cut.spread else 1, 37, 192)
+    assert torch.equal(added(planes).double(), x.double() @ weight.double().T)
+
+
+@pytest.mark.parametrize("block_o", [64, 128])
+def test_regions_read_their_own_plane_columns_and_width(draw, distance, block_o):
+    weight = draw(256, 128, dtype=ACT) / 10
+    regions = [
+        Region(begin=0, width=64, inner=128, plane=1, activation="tanh"),
+        Region(begin=64, width=128, inner=64, column=64),
+        Region(begin=192, width=64, inner=64, plane=1, column=64, activation="relu2"),
+    ]
+    x = draw(2 * 19, 128, dtype=ACT)
+    x[19 + 5] = torch.nan
+    cut = Tile(block_o=block_o, block_n=16, warps=4, stages=2)
+    got = Stacks()(x, Stack(weight, regions), tile=cut).double()
+    one, two = x[:19].double(), x[19:].double()
+    w = weight.double()
+    wanted = torch.cat(
+        [
+            (two @ w[:64].T).tanh(),
+            one[:, 64:] @ w[64:192, :64].T,
+            (two[:, 64:] @ w[192:, :64].T).relu().square(),
+        ],
+        1,
+    )
+    kept = [row for row in range(19) if row != 5]
+    assert distance(got[kept], wanted[kept]) < 1e-3
+    assert got[5, :64].isnan().all()
+    assert got[5, 64:192].isfinite().all()
+
+
+def test_a_tile_that_would_read_past_a_segment_is_not_taken(draw):
+    stack = Stack(draw(192, 512, dtype=ACT), summed=True)
+    assert (stack.segments, stack.length) == (4, 128)
+    wide = Tile(block_o=64, block_n=16, warps=4, stages=2, step=256)
+    assert not stack.holds(wide)
+    stacks = Stacks({(192, 512, 16): wide})
+    assert stacks.tile(stack, 3) == default_cut(stack, 3)
+    with pytest.raises(AssertionError, match="does not divide"):
+        stacks(draw(3, 512, dtype=ACT), stack, tile=wide)
