@@ -160,3 +160,15 @@ def test_what_may_only_be_read_is_told_at_the_start_and_changes_nothing(
     server = serve()
     assert server.say("a") == server.say("twin")
     assert server.good("POST", "/v1/admin/fsck")["ok"]
+
+
+def test_a_catalog_that_cannot_be_read_refuses_what_needs_it(serve: Any) -> None:
+    server = serve()
+    server.create("a", "twin")
+    assert server.stop()[0] == 0
+    server = serve()
+    server.fault("read", errno.EIO, DATABASE)
+    assert server.refused("GET", "/v1/versions?rule=decay") == (503, "unavailable")
+    server.heal()
+    server.good("GET", "/v1/versions?rule=decay")
+    assert server.say("a") == server.say("twin")

@@ -179,3 +179,62 @@ def test_a_folder_that_was_damaged_at_rest_is_refused_with_the_next_step(
     found = server.good("GET", "/v1/actors")["data"]
     assert len(found) == 1, "equal states are one image"
     assert server.say(found[0]["name"])
+
+
+def change_run(data: Path, name: str) -> None:
+    """Flip a bit of an actor's last tokens at rest."""
+    db = sqlite3.connect(data / "catalog.db")
+    query = """SELECT r.rowid, r.data FROM token_run r JOIN actor a ON a.segment = r.segment
+               WHERE a.name = ? ORDER BY r.start DESC"""
+    number, tokens = db.execute(query, (name,)).fetchone()
+    changed = bytes([*tokens[:-4], tokens[-4] ^ 1, *tokens[-3:]])
+    db.execute("UPDATE token_run SET data = ? WHERE rowid = ?", (changed, number))
+    db.commit()
+    db.close()
+
+
+def test_a_token_that_changed_on_disk_is_not_served_and_its_neighbours_do_not_notice(
+    serve: Any,
+) -> None:
+    server = serve()
+    server.create("a", "b", "twin")
+    for name in ("a", "b", "twin"):
+        server.say(name)
+    server.sleep("b")
+    change_run(server.data, "a")
+
+    assert server.refused("GET", "/v1/actors/a/transcript") == (500, "catalog_corrupt")
+    assert server.say("b") == server.say("twin")
+    findings = server.good("POST", "/v1/admin/fsck")["findings"]
+    assert [(one["kind"], one["actor"]) for one in findings] == [
+        ("run_damaged", server.good("GET", "/v1/actors/a")["id"])
+    ]
+    server.kill()  # the state is in no image: it would have to be made of these tokens
+
+    server = serve()
+    assert server.refused("POST", "/v1/actors/a/generate", {}) == (500, "catalog_corrupt")
+    assert server.say("b") == server.say("twin")
+    server.good("POST", "/v1/actors/a/rollback", {"to": "a@0", "rng": "inherit"})
+    server.say("a")
+
+
+def test_a_journal_row_that_changed_is_not_read_and_the_start_says_so(serve: Any) -> None:
+    server = serve()
+    server.create("a")
+    long = {"prompt": "and?", "max_tokens": 100_000, "ignore_eos": True}
+    connection, answer = server.stream("/v1/actors/a/generate", long)
+    for _ in range(60):
+        answer.readline()
+    server.kill()
+    connection.close()
+    db = sqlite3.connect(server.data / "catalog.db")
+    number, group = db.execute("SELECT id, data FROM journal ORDER BY id LIMIT 1").fetchone()
+    changed = bytes([*group[:-1], group[-1] ^ 1])
+    db.execute("UPDATE journal SET data = ? WHERE id = ?", (changed, number))
+    db.commit()
+    db.close()
+
+    code, said = serve(ready=False).end()
+    assert code == 1, said
+    assert f"journal row {number} is damaged" in said
+    assert "next:" in said
