@@ -16,7 +16,13 @@ from statevisor.hypervisor.commands import (
     Resume,
     TierView,
 )
-from statevisor.hypervisor.errors import ActorQuarantined, InvalidRequest, StatevisorError
+from statevisor.hypervisor.errors import (
+    ActorQuarantined,
+    InvalidRequest,
+    NoFreeSlot,
+    QuotaExceeded,
+    StatevisorError,
+)
 from statevisor.hypervisor.image_ports import Images
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.ports import Clock
@@ -107,7 +113,11 @@ class Tiering:
         )
 
     async def evict(self, command: Evict) -> EvictView:
-        """Move actors of one tier down by hand; running and pinned ones are skipped and listed."""
+        """Move actors of one tier down by hand; running and pinned ones are skipped and listed.
+
+        So are those that the lower tier has no room for. Raises: NoFreeSlot or QuotaExceeded, if
+        that is why nobody moved.
+        """
         order = [Tier.GPU, Tier.HOST, Tier.NVME]
         if order.index(command.target) <= order.index(command.source):
             raise InvalidRequest("evict moves down: gpu to host or nvme, host to nvme")
@@ -134,13 +144,22 @@ class Tiering:
                 count=command.count,
             )
             skipped += [self._roster.name(c.id) for c in there if c.busy or c.pinned]
+            full: StatevisorError | None = None
             for key in keys:
                 name = self._roster.name(key)
-                if command.dry_run or await self._evict_one(residency, key, command.target):
+                try:
+                    moves = full is None and (
+                        command.dry_run or await self._evict_one(residency, key, command.target)
+                    )
+                except (NoFreeSlot, QuotaExceeded) as error:
+                    full, moves = error, False
+                if moves:
                     moved.append(name)
                     nbytes += size
                 else:
                     skipped.append(name)
+            if full is not None and not moved:
+                raise full
         return EvictView(moved=tuple(moved), skipped=tuple(skipped), nbytes=nbytes)
 
     async def _evict_one(self, residency: Residency, key: str, tier: Tier) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from statevisor.hypervisor import evictions
 from statevisor.hypervisor.commands import (
     CreateActor,
+    Evict,
     Fork,
     Gc,
     Generate,
@@ -270,6 +271,17 @@ async def test_a_full_disk_refuses_a_hibernation_and_the_actor_goes_on_where_it_
     assert await tier_of(world, "b") is Tier.HOST
     world.images.capacity_bytes *= 4
     await world.visor.hibernate(Hibernate(actor="b", tier=Tier.NVME))
+
+
+async def test_an_eviction_by_hand_ends_where_the_disk_does(worlds: Callable[..., Any]) -> None:
+    world = await worlds(slots=4, images=MemoryImages(2 * IMAGE_BYTES))
+    await crowd(world, 3)
+    down = Evict(source=Tier.GPU, target=Tier.NVME)
+    view = await world.visor.evict(down)
+    assert (view.moved, view.skipped) == (("a0", "a1"), ("a2",))
+    with pytest.raises(QuotaExceeded):
+        await world.visor.evict(down)
+    assert await tier_of(world, "a2") is Tier.GPU
 
 
 async def all_full(worlds: Callable[..., Any], wait_s: float) -> Any:
