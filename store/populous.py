@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.store.backup import IMAGES
 from statevisor.store.db import begin, finish, migrate, open_engine
-from statevisor.store.packing import pack_tokens
+from statevisor.store.packing import pack_run
 from statevisor.store.prepared import execute
 
 TOKENS: Final = 64  #: of every actor
@@ -53,7 +53,7 @@ def _insert(conn: Connection, name: str, rows: Sequence[Row]) -> None:
 
 def _rows(numbers: range, model: str, prints: Fingerprints) -> Iterator[tuple[str, Sequence[Row]]]:
     """Tables and their rows, in an order that foreign keys allow."""
-    said = pack_tokens(range(97, 97 + TOKENS))
+    said = range(97, 97 + TOKENS)
     shared = {"epoch": 1, "owner": 1}
     yield "segment", [_segment(number) for number in numbers]
     yield (
@@ -71,7 +71,10 @@ def _rows(numbers: range, model: str, prints: Fingerprints) -> Iterator[tuple[st
     yield (
         "token_run",
         [
-            {"segment": number, "start": 0, "count": TOKENS, "kind": "prompt", "data": said}
+            {
+                **{"segment": number, "start": 0, "count": TOKENS, "kind": "prompt"},
+                "data": pack_run(number, 0, "prompt", said),
+            }
             for number in numbers
         ],
     )
