@@ -144,9 +144,13 @@ class World:
         await self.stop()
 
     async def quiet(self) -> None:
-        """Wait until every operation has ended."""
-        async with asyncio.timeout(4):
-            await self.visor._tasks.wait()
+        """Wait until every operation has ended, and whoever had to make room has moved."""
+        evictions = self.residency.evictions
+        async with asyncio.timeout(10):
+            while self.visor._tasks._running or evictions._leaving or evictions._wanted.is_set():
+                await self.visor._tasks.wait()
+                await asyncio.gather(*evictions._leaving)
+                await asyncio.sleep(0)
 
     @property
     def residency(self) -> Any:
