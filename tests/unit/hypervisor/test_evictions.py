@@ -275,7 +275,8 @@ async def test_a_full_disk_refuses_a_hibernation_and_the_actor_goes_on_where_it_
 
 async def test_an_eviction_by_hand_ends_where_the_disk_does(worlds: Callable[..., Any]) -> None:
     world = await worlds(slots=4, images=MemoryImages(2 * IMAGE_BYTES))
-    await crowd(world, 3)
+    for index in range(3):  # three states: equal ones would share an image
+        await world.create(f"a{index}", STORY[index:])
     down = Evict(source=Tier.GPU, target=Tier.NVME)
     view = await world.visor.evict(down)
     assert (view.moved, view.skipped) == (("a0", "a1"), ("a2",))
