@@ -208,9 +208,9 @@ class Slabs:
         return whole if self.config.limit_bytes is None else min(whole, self.config.limit_bytes)
 
     def wants_room(self, length: int) -> bool:
-        """Whether another extent of that length would have to wait for its room."""
+        """Whether another extent of that length would have to wait for room that can be made."""
         need = max(length, self.config.step_bytes)
-        return need <= self.config.slab_bytes and not self._has_room(need, None)
+        return need <= self.config.slab_bytes and not self._has_room(need, None) and self.fits(need)
 
     def fits(self, length: int) -> bool:
         """Whether there is room for an extent of that length, or can be made."""
