@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 
 from statevisor.guests import invariance, launch_triton, stacks_triton
 from statevisor.guests.bank import Bank
@@ -165,6 +166,41 @@ class Report:
         tiles = [[*key, str(tile)] for key, tile in sorted(self.tiles.items())]
         text = json.dumps({**head, "tiles": tiles, "results": self.results}, indent=1)
         self.out.write_text(text)
+
+
+def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
+    """The measured figures of whole steps by what they are of, for `docs/benchmarks/h200.json`.
+
+    Steps are graphs of embedding, layers, head and argmax with the token fed back: no scheduler, no
+    sampler. Prefills are eager passes. Moves are copies alone: no catalog, no disk.
+    """
+    found: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(DEVICE),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "commit": commit,
+        "unit": "tokens per second",
+        "scheduler_and_sampler_included": False,
+    }
+    for result in results:
+        name, rows = result.get("geometry"), str(result.get("rows"))
+        match result["part"]:
+            case "step":
+                key = "decode" if result["state"] == "F16" else "decode_fp32_state"
+                exact = found.setdefault(key, {}).setdefault(name, {}).setdefault("exact", {})
+                exact[rows] = round(result["tok_per_s"], 1)
+                floor = "floor" if result["state"] == "F16" else "floor_fp32_state"
+                of = found.setdefault(floor, {}).setdefault(name, {})
+                of[rows] = round(result["floor_tok_per_s"], 1)
+            case "prefill":
+                shape = f"{rows}x{result['tokens']}"
+                prefill = found.setdefault("prefill", {}).setdefault(name, {})
+                prefill[shape] = round(result["tok_per_s"], 1)
+            case "move":
+                found.setdefault(result["move"], {})[name] = round(result["ms"], 4)
+            case "ceiling":
+                found["ceiling"] = {key: round(result[key], 3) for key in ("tb_per_s", "tflops")}
+    return found
 
 
 @dataclass(frozen=True)
@@ -468,12 +504,39 @@ def steps(report: Report, limits: Ceilings) -> None:
             if state == "F16":
                 invariance._check_step(model)
                 report.add(part="check", geometry=name, rows_do_not_depend_on_rows=True)
-                _compare_launches(report, name, model, bank)
             _steps(report, limits, name, model, bank)
             if state == "F16":
                 _prefill_steps(report, name, model, bank)
+                _moves(report, name, bank)
             del bank, model
         del tensors
+
+
+def launched(report: Report, limits: Ceilings) -> None:
+    """Whole steps by how the launches follow each other."""
+    for name in report.geometries:
+        model = build(report, name, device_weights(GEOMETRIES[name]), "F16")
+        _compare_launches(report, name, model, Bank(model.layout, max(ROWS), DEVICE))
+
+
+def _moves(report: Report, name: str, bank: Bank) -> None:
+    """Copies of one actor's state: to 64 others on the device, and from and to pinned memory."""
+    frame = bank.frames(1)
+    calls: dict[str, Callable[[], Any]] = {
+        "fork64_device_ms": lambda: bank.copy(1, range(2, 66)),
+        "resume_host_ms": lambda: bank.load(1, frame),
+        "hibernate_ms": lambda: bank.save(1, frame),
+    }
+    for move, call in calls.items():
+        times = []
+        for _ in range(21):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            call()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - begun) * 1e3)
+        row = bank.layout.row_bytes
+        report.add(part="move", geometry=name, move=move, ms=statistics.median(times), bytes=row)
 
 
 def _compare_launches(report: Report, name: str, model: Any, bank: Bank) -> None:
@@ -557,19 +620,17 @@ def _step_us(model: Any, bank: Bank, rows: int) -> float:
 
 def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
     """Prompts in eager passes: the time of the GPU and of the launches, whichever is longer."""
-    for rows, tokens in ((1, 512), (1, 2048), (1, 8192), (32, 32), (8, 512), (64, 64)):
+    shapes = ((1, 512), (1, 1024), (1, 2048), (1, 4096), (1, 8192), (32, 32), (8, 512), (64, 64))
+    for rows, tokens in shapes:
         if report.left() < 0:
             return
         plan = [Row(slot=slot, tokens=(slot,) * tokens) for slot in range(1, rows + 1)]
         batch = pack(plan, DEVICE)
         times = []
-        for _ in range(4):
+        for _ in range(5):
             torch.cuda.synchronize()
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
             begun = time.perf_counter()
-            events[0].record()
             model.logits(model.forward(bank, batch))
-            events[1].record()
             issued = time.perf_counter() - begun
             torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)
@@ -616,6 +677,7 @@ def main() -> None:
     parser.add_argument("--parts", default="stacks,steps,kernels")
     parser.add_argument("--geometries", default="1.5B")
     parser.add_argument("--budget", type=float, default=600.0)
+    parser.add_argument("--commit", default="unknown", help="what is measured, for the summary")
     parser.add_argument("--warm", action="store_true", help="only fill the kernel cache")
     options = parser.parse_args()
     if options.warm:
@@ -629,9 +691,12 @@ def main() -> None:
     torch.manual_seed(1)
     with torch.inference_mode():
         limits = ceilings(report)
+        parts = {"stacks": stacks, "kernels": kernels, "steps": steps, "launches": launched}
         for part in options.parts.split(","):
-            {"stacks": stacks, "kernels": kernels, "steps": steps}[part](report, limits)
+            parts[part](report, limits)
             report.write()
+    short = summary(report.results, options.commit)
+    options.out.with_suffix(".summary.json").write_text(json.dumps(short, indent=1) + "\n")
 
 
 if __name__ == "__main__":
