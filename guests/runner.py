@@ -23,7 +23,7 @@ from statevisor.guests.plain_steps import PlainSteps, Steps
 from statevisor.guests.sampling import sample
 from statevisor.guests.tokenizers import AnyTokenizer
 from statevisor.hypervisor.layout import Fingerprints, Layout
-from statevisor.hypervisor.plan import Row, RowResult, StepPlan
+from statevisor.hypervisor.plan import MOST_STOPS, Row, RowResult, StepPlan
 from statevisor.hypervisor.ports import FamilyDiff, Mutation
 from statevisor.hypervisor.sampling import Draw
 
@@ -180,6 +180,8 @@ class Runner:
             raise ValueError(f"a plan names slots once, within 1..{self.slots}: {slots}")
         if not all(row.tokens for row in rows):
             raise ValueError("a row has at least one token")
+        if any(len(row.stops) > MOST_STOPS for row in rows):
+            raise ValueError(f"a row has at most {MOST_STOPS} tokens that stop it")
         if sum(len(row.tokens) for row in rows) > self._step_tokens:
             raise ValueError(f"a step carries at most {self._step_tokens} tokens")
         known = [row.tokens for row in rows if not row.follows]

@@ -47,7 +47,7 @@ class Feed(Protocol):
         ...
 
     def stops(self) -> frozenset[int]:
-        """Drawn ids that end the feed."""
+        """Drawn ids that end the feed, as far as it runs ahead: at most MOST_STOPS."""
         ...
 
     def launched(self, count: int, *, draws: bool) -> None:

@@ -77,9 +77,8 @@ class Turn:
         self._awaited = 0  #: draws in them
         self._pausing = False  #: an image is wanted once they are back
         # Where the next step hangs on what only the host can work out, it waits for this one.
-        self._foresees = not (goal.stop or goal.settings.penalised) and (
-            len(goal.stop_ids) <= MOST_STOPS
-        )
+        self._penalised = goal.settings.penalised
+        self._foresees = not (goal.stop or self._penalised or len(goal.stop_ids) > MOST_STOPS)
         self._counts = counts
         self._tokenizer = tokenizer
         self._text = TextStream()
@@ -167,7 +166,7 @@ class Turn:
         )
 
     def stops(self) -> frozenset[int]:
-        return self._goal.stop_ids
+        return self._goal.stop_ids if self._foresees else frozenset()
 
     def launched(self, count: int, *, draws: bool) -> None:
         if not self._awaited:
@@ -221,7 +220,7 @@ class Turn:
         place = self.position
         self.generated.append(token)
         self.position += 1
-        if self._goal.settings.penalised:
+        if self._penalised:
             self._counts.add(token, place)
         if logprobs is not None:
             self.logprobs.append(logprobs)

@@ -120,6 +120,7 @@ def test_an_empty_plan_is_no_step() -> None:
         (Row(slot=1, tokens=(-2,)),),
         (Row(slot=1, tokens=(DRAWN, 1)),),
         (Row(slot=1, tokens=(1,) * 33),),
+        (Row(slot=1, tokens=(1,), stops=frozenset(range(9))),),
     ],
 )
 def test_a_plan_of_another_guest_is_refused_before_anything_is_written(rows) -> None:

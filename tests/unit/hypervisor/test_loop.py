@@ -12,7 +12,7 @@ import pytest
 from statevisor.guests.toy import EOS, POISON, ToyGuest
 from statevisor.hypervisor.commands import Append, Generate
 from statevisor.hypervisor.errors import ActorQuarantined
-from statevisor.hypervisor.plan import DRAWN, RowResult
+from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, RowResult
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason
 
@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "logprobs": {"settings": SamplerSettings(temperature=1.0, logprobs=3)},
     "stop string": {"stop": ("e", "t ")},
     "stop token": {"ignore_eos": False, "max_tokens": 300},
+    "many stop tokens": {"stop_token_ids": tuple(range(20)), "max_tokens": 60},
 }
 
 
@@ -106,10 +107,12 @@ async def test_the_next_step_begins_before_the_last_is_read(pair: Any) -> None:
 async def test_what_only_the_host_can_see_is_not_run_ahead(pair: Any) -> None:
     world, _ = pair
     await world.create("a")
-    for case in ("penalties", "stop string"):
+    for case in ("penalties", "stop string", "many stop tokens"):
         await world.say("a", **CASES[case])
     await world.say("a", max_tokens=1)
-    assert not any(row.follows for plan in world.guest.plans for row in plan.rows)
+    rows = [row for plan in world.guest.plans for row in plan.rows]
+    assert not any(row.follows for row in rows)
+    assert all(len(row.stops) <= MOST_STOPS for row in rows)
 
 
 class Unmasked(Ahead):
