@@ -107,6 +107,12 @@ class Session:
         held = actor is not None and self._resident(actor) and actor not in fixed
         return self.world.slots - len(fixed) - held
 
+    def _frames(self) -> int:
+        """How many frames an actor can get: no pinned one gives up its own."""
+        frames = self.world.residency.frames
+        fixed = [one for one in self.book.living if one.pinned and frames.get(one.id) is not None]
+        return self.world.frames - len(fixed)
+
     def _touch(self, actor: Actor) -> None:
         """What a resume comes to. Raises: Refused."""
         if actor.quarantined:
@@ -696,7 +702,7 @@ class Session:
                 raise Refused(ActorQuarantined)
             if source is Tier.GPU:
                 self._poisoned(actor)
-                if tier is Tier.HOST and not self.world.frames:
+                if tier is Tier.HOST and not self._frames():
                     raise Refused(NoFreeSlot)
 
         result = await self._run(lambda: self.visor.hibernate(command), expected)
@@ -720,11 +726,17 @@ class Session:
         command = Evict(source=source, target=target, count=count)
         if target is Tier.HOST and not self.world.frames and loose and count != 0:
             return
-        view = await self.visor.evict(command)
+        full = target is Tier.HOST and not self._frames()
         names = {one.name for one in loose}
         bad = {one.name for one in loose if one.event.poisoned}
+        try:
+            view = await self.visor.evict(command)
+        except NoFreeSlot:
+            assert full, "there was a frame to be had"
+            assert names - bad, "nobody needed one"
+            return
         assert set(view.moved) <= names, "a pinned actor was evicted"
-        most = len(names) if count is None else min(count, len(names))
+        most = 0 if full else len(names) if count is None else min(count, len(names))
         assert most - len(bad) <= len(view.moved) <= most
         assert {one.name for one in there if one.pinned} <= set(view.skipped)
         for name in view.moved:
