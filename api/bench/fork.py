@@ -167,16 +167,16 @@ def _many(image_bytes: int, scratch: Path | None) -> dict[str, Any]:
 
 async def _fork_many(folder: Path, size: int, image_bytes: int) -> dict[str, Any]:
     """By a whole hypervisor over a real store; the guest alone costs nothing."""
-    async with _standing(folder) as visor:
+    async with _standing(folder) as (visor, images):
         await visor.create(CreateActor(name="parent", prompt="Once upon a time. " * 20))
         await visor.snapshot(Snapshot(actor="parent", wait=True))
-        before, images = rows_bytes(folder), _files_bytes(folder / IMAGES)
+        before, kept = rows_bytes(folder), images.used_bytes
         begin, cpu = time.perf_counter(), time.process_time()
         for _ in range(MANY // size):
             await visor.fork(Fork(actor="parent", count=size))
         seconds, spent = time.perf_counter() - begin, time.process_time() - cpu
         added = rows_bytes(folder) - before
-        written = _files_bytes(folder / IMAGES) - images
+        written = images.used_bytes - kept
     return {
         "s": round(seconds, 4),
         "cpu_s": round(spent, 4),
@@ -188,7 +188,7 @@ async def _fork_many(folder: Path, size: int, image_bytes: int) -> dict[str, Any
 
 
 @asynccontextmanager
-async def _standing(folder: Path) -> AsyncIterator[Visor]:
+async def _standing(folder: Path) -> AsyncIterator[tuple[Visor, SlabImages]]:
     """A hypervisor with the toy guest over a data folder; closed, not drained."""
     catalog = await SqlCatalog.open(folder)
     incarnation = await catalog.claim("bench")
@@ -204,15 +204,10 @@ async def _standing(folder: Path) -> AsyncIterator[Visor]:
     )
     await visor.start(incarnation)
     try:
-        yield visor
+        yield visor, images
     finally:
         await visor.close()
         await images.close()
-
-
-def _files_bytes(folder: Path) -> int:
-    """What the files of a folder take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 def _over_http(rounds: int, scratch: Path | None) -> dict[str, Any]:
