@@ -65,6 +65,31 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
         _RESTORE,
     ),
     (
+        "head",
+        """SELECT a.id, v.seq, v.position, a.position FROM actor a
+           JOIN version v ON v.actor_id = a.id AND v.seq = a.head
+           WHERE a.deleted_us IS NULL AND a.turn_id IS NULL
+             AND (v.segment <> a.segment OR v.position <> a.position)""",
+        "its head stands at {0}, the actor at {1} or on another segment",
+        _RESTORE,
+    ),
+    (
+        "head",
+        """SELECT t.id, NULL, t.next_seq, t.last FROM (
+             SELECT a.id, a.next_seq, max(v.seq) AS last FROM actor a
+             JOIN version v ON v.actor_id = a.id GROUP BY a.id) t WHERE t.next_seq <> t.last + 1""",
+        "its next version would be {0}, its last one is {1}",
+        _RESTORE,
+    ),
+    (
+        "version_place",
+        """SELECT v.actor_id, v.seq, v.place FROM version v JOIN segment s ON s.id = v.segment
+           WHERE v.place <> CASE WHEN v.position = s.position
+                                 THEN coalesce(s.place, s.id) ELSE s.id END""",
+        "its image is looked for under segment {0}, which is another's",
+        _RESTORE,
+    ),
+    (
         "version_parent",
         "SELECT v.actor_id, v.seq, p.parent FROM version_parent p JOIN version v ON v.id = p.child"
         " WHERE p.parent >= p.child",

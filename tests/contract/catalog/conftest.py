@@ -24,6 +24,7 @@ from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
 from statevisor.hypervisor.records import ActorRecord, ImageRef, TurnRecord, VersionRecord
 from statevisor.hypervisor.vocab import FinishReason
+from statevisor.store import rowcheck
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.db import migrate
 from statevisor.store.memory import MemoryCatalog
@@ -206,6 +207,9 @@ def _check_rows(path: Path) -> None:
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
         for fault, query in FAULTS.items():
             assert db.execute(query).fetchall() == [], fault
+        for kind, query, *_ in rowcheck._RULES:
+            if kind in ("head", "version_place"):
+                assert db.execute(query).fetchall() == [], kind
     finally:
         db.close()
 
