@@ -23,6 +23,7 @@ from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import Settings
 from statevisor.hypervisor.errors import StatevisorError
+from statevisor.store.db import check_unused
 
 #: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
 _SWITCH_S = 5e-4
@@ -48,6 +49,8 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
 
     Raises: Unavailable (the address or the folder is taken), what keeps a model from loading.
     """
+    # before anyone is told an address: a second server on one folder ends at once
+    await asyncio.to_thread(check_unused, settings.data)
     server = settings.server()
     host = Host(settings=server, meter=PrometheusMeter(), version=version("statevisor"))
     async with listening(host, settings) as front:

@@ -44,9 +44,18 @@ class NoQuery(Query):
     """No query parameters."""
 
 
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$")]
+_NAME = f"^{NAME_PATTERN}$"
+_REF = rf"^{NAME_PATTERN}(@[0-9]{{1,18}})?$"
+_WORD = "is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit"
+#: What the patterns of common fields mean.
+_PATTERNS: Mapping[str, str] = {
+    _NAME: f"a name {_WORD}, not with act_",
+    _REF: f"a version is a handle like alice@3, or a tag; a tag {_WORD}",
+}
+
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
 #: A handle `name@seq`, or a tag.
-Ref = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}(@[0-9]{{1,18}})?$")]
+Ref = Annotated[str, StringConstraints(pattern=_REF)]
 Position = Annotated[int, Field(ge=0, lt=2**53)]
 #: A place in a history.
 Place = Ref | Position
@@ -109,11 +118,25 @@ def validate(model: type[M], value: object, where: str) -> M:
 
 def refused(error: ValidationError, where: str) -> InvalidRequest:
     """The error that tells which fields are wrong and why, without repeating their values."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False, include_input=False)
     fields = tuple(
-        (".".join([where, *(str(part) for part in one["loc"])]), one["msg"].removeprefix(_OWN))
+        (".".join([where, *(str(part) for part in one["loc"])]), _message(one))
         for one in found[:_SHOWN]
     )
     text = "; ".join(f"{field}: {message}" for field, message in fields)
     more = len(found) - len(fields)
     return InvalidRequest(text + (f"; and {more} more" if more else ""), fields=fields)
+
+
+def _message(one: Mapping[str, Any]) -> str:
+    """What is wrong in words that speak of the request, where the library speaks of its types."""
+    kind = one["type"]
+    if kind == "string_pattern_mismatch":
+        pattern = one["ctx"]["pattern"]
+        return _PATTERNS.get(pattern, f"it should match the pattern {pattern}")
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    if kind.startswith(("datetime_", "timezone_")):
+        return "a time reads like 2026-01-02T03:04:05Z"
+    message: str = one["msg"].removeprefix(_OWN)
+    return message

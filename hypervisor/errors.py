@@ -25,7 +25,7 @@ class InvalidRequest(StatevisorError):
     """The request is malformed."""
 
     code = "invalid_request"
-    hint = "Compare the body with the schema at /openapi.json."
+    hint = "Compare the request with the schema at /openapi.json."
 
     def __init__(
         self,
@@ -103,21 +103,21 @@ class ModelNotFound(NotFound):
     """No model of this name is loaded."""
 
     code = "model_not_found"
-    hint = "See /v1/models."
+    hint = "`statevisor model ls` lists them; over HTTP it is GET /v1/models."
 
 
 class ActorNotFound(NotFound):
     """There is no actor of this name or id."""
 
     code = "actor_not_found"
-    hint = "See GET /v1/actors."
+    hint = "`statevisor ls` lists the names; over HTTP it is GET /v1/actors."
 
 
 class VersionNotFound(NotFound):
     """There is no version of this handle or tag."""
 
     code = "version_not_found"
-    hint = "See GET /v1/actors/{a}/versions."
+    hint = "`statevisor versions ACTOR` lists them; over HTTP, GET /v1/actors/{a}/versions."
 
 
 class Conflict(StatevisorError):
@@ -206,7 +206,7 @@ class ModelLoading(Unavailable):
     """The model is still loading."""
 
     code = "model_loading"
-    hint = "Wait for /ready."
+    hint = "Ask again in a few seconds; /ready answers 200 when the server takes work."
 
 
 class Draining(Unavailable):

@@ -70,6 +70,12 @@ class FolderLock:
             self._file = None
 
 
+def check_unused(folder: Path) -> None:
+    """Raises: Unavailable, if another process has the folder now."""
+    if folder.is_dir():
+        FolderLock(folder).acquire().release()
+
+
 class Anchor:
     """The files that a database was opened from, and whether they still bear their names.
 

@@ -13,7 +13,7 @@ from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.units import parse_duration, size
-from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
+from statevisor.hypervisor.errors import InvalidRequest, StatevisorError, Unavailable
 
 _DATA = Path("statevisor-data")
 Data = Annotated[Path, typer.Option("--data", help="The data folder; no server may use it.")]
@@ -84,7 +84,13 @@ def fsck(
         from statevisor.api.wire_admin import fsck_object
         from statevisor.store.fsck import check_folder
 
-        answer = dict(fsck_object(check_folder(data, repair=repair, model=model)))
+        try:
+            report = check_folder(data, repair=repair, model=model)
+        except Unavailable as error:
+            raise Unavailable(
+                error.detail, hint="Leave out --data to check it through its server, or stop that."
+            ) from error
+        answer = dict(fsck_object(report))
     remote.show(answer, _checked)
     if not answer["ok"]:
         left = sum(not one["repaired"] for one in answer["findings"])

@@ -6,6 +6,7 @@ aiohttp would cost half a second of start-up; a command makes one or two request
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 from statevisor.api.cli.faults import from_answer
-from statevisor.hypervisor.errors import InvalidRequest, StatevisorError, Unavailable
+from statevisor.hypervisor.errors import InvalidRequest, ModelLoading, StatevisorError, Unavailable
 
 CONNECT_S = 5.0
+_AGAIN_S = 0.25
 _CHUNK = 1 << 20
 
 
@@ -56,7 +58,15 @@ def path(*parts: str) -> str:
 class Client:
     """Requests to one server. Raises: the error the server names; Unavailable if none answers."""
 
-    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = 600.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = 600.0,
+        patience_s: float = 0.0,
+    ) -> None:
+        """patience_s: how long to ask again while the server's model loads."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidRequest(
@@ -65,6 +75,7 @@ class Client:
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._parts = parts
         self._timeout_s = timeout_s  #: without one byte of answer
+        self._patience_s = patience_s
         self._headers = {"Accept": "application/json", "User-Agent": "statevisor-cli"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -156,15 +167,21 @@ class Client:
             payload = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         target = self._parts.path.rstrip("/") + route + (f"?{_query(query)}" if query else "")
-        connection = self._connect()
-        try:
-            with self._named():
-                answer = _send(connection, method, target, payload, sent)
-                if answer.status >= 400:
-                    raise from_answer(answer.status, _decoded(answer.read()))
-            yield answer
-        finally:
-            connection.close()
+        until = time.monotonic() + (self._patience_s if raw is None else 0.0)
+        while True:
+            connection = self._connect()
+            try:
+                with self._named():
+                    answer = _send(connection, method, target, payload, sent)
+                    error = _refusal(answer)
+                if error is None:
+                    yield answer
+                    return
+            finally:
+                connection.close()
+            if not isinstance(error, ModelLoading) or time.monotonic() >= until:
+                raise error
+            time.sleep(_AGAIN_S)
 
     def _body(self, answer: HTTPResponse) -> bytes:
         with self._named():
@@ -222,6 +239,10 @@ def _send(
     except (BrokenPipeError, ConnectionResetError):
         return connection.getresponse()
     return connection.getresponse()
+
+
+def _refusal(answer: HTTPResponse) -> StatevisorError | None:
+    return from_answer(answer.status, _decoded(answer.read())) if answer.status >= 400 else None
 
 
 def _decoded(body: bytes) -> Any:

@@ -12,6 +12,7 @@ from statevisor.api.cli.arguments import ActorName, VersionName
 from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
+from statevisor.api.cli.units import parse_time
 from statevisor.api.cli.versions import verify, version_lines
 from statevisor.hypervisor.vocab import Op
 
@@ -25,13 +26,22 @@ def search(
     agent: Annotated[str | None, typer.Option(help="Who changed the state.")] = None,
     rule: Annotated[str | None, typer.Option(help="By which rule.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="Made at this time (ISO 8601) or later.")
+        str | None,
+        typer.Option(help="Made then or later: 2026-01-02T03:04:05Z, or 1h for an hour ago."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Made before this time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Made before then.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 50,
 ) -> None:
     """List versions of all actors, in the order of their creation."""
-    asked = fields(tag=tag, label=label, op=op, agent=agent, rule=rule, since=since, until=until)
+    asked = fields(
+        tag=tag,
+        label=label,
+        op=op,
+        agent=agent,
+        rule=rule,
+        since=since and parse_time(since),
+        until=until and parse_time(until),
+    )
     pages = remote.client.pages("/v1/versions", {**asked, "limit": min(limit, 200)})
     remote.show(list(islice(pages, limit)), version_lines)
 
@@ -40,10 +50,12 @@ def head(
     remote: Remote,
     actor: ActorName,
     *,
-    at: Annotated[str | None, typer.Option(help="A time (ISO 8601) instead of now.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Then instead of now: 2026-01-02T03:04:05Z, or 1h.")
+    ] = None,
 ) -> None:
     """Show the version an actor stands at, or stood at then."""
-    found = remote.client.get(path("actors", actor, "head"), fields(at=at))
+    found = remote.client.get(path("actors", actor, "head"), fields(at=at and parse_time(at)))
     remote.show(found, lambda version: version_lines([version]))
 
 

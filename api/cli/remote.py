@@ -14,6 +14,8 @@ from statevisor.api.cli.client import Client
 from statevisor.api.cli.output import Output, show
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+#: A server that has just been started loads its model first.
+PATIENCE_S = 120.0
 
 P = ParamSpec("P")
 Command = Callable[Concatenate["Remote", P], None]
@@ -75,7 +77,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
             defaults = context.find_object(Defaults) or Defaults()
             url, token, output = (given.pop(key) for key in ("url", "token", "output"))
             remote = Remote(
-                client=Client(url or defaults.url, token or defaults.token),
+                client=Client(url or defaults.url, token or defaults.token, patience_s=PATIENCE_S),
                 output=output or defaults.output,
             )
             function(remote, **given)  # type: ignore[call-arg]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import typer
 
@@ -26,6 +26,13 @@ def parse_duration(text: str) -> float:
     if not match:
         raise typer.BadParameter(f"{text!r} is not a duration; write 90s, 15m, 1h or 2d")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_time(text: str) -> str:
+    """A time as it is; a duration (`90s`, `1h`) as the time so long ago."""
+    if not _DURATION.match(text.strip()):
+        return text
+    return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
 
 
 def size(nbytes: int | None) -> str | None:

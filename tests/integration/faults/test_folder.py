@@ -149,6 +149,7 @@ def test_a_second_server_is_refused_until_the_first_is_dead(serve: Any) -> None:
 
     code, told = serve(ready=False).end()
     assert (code, "in use by process" in told) == (5, True)
+    assert "listening" not in told
     first.create("b")
 
     first.kill()

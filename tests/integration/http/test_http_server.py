@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,10 +103,10 @@ async def test_two_servers_do_not_share_a_folder(boot: Any) -> None:
                 await second.task
 
 
-async def test_a_taken_port_is_told(boot: Any) -> None:
+async def test_a_taken_port_is_told(boot: Any, tmp_path: Path) -> None:
     async with boot() as server:
         with pytest.raises(Unavailable, match=str(server.port)):
-            async with boot(port=server.port):
+            async with boot(port=server.port, data=tmp_path / "other"):
                 pass
 
 

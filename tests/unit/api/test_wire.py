@@ -4,6 +4,7 @@ import pytest
 
 from statevisor.api.wire import listing, timestamp, validate
 from statevisor.api.wire_actors import CreateBody, ForkBody, UpdateBody
+from statevisor.api.wire_search import SearchQuery
 from statevisor.api.wire_tiers import EvictBody
 from statevisor.api.wire_turns import AppendBody, GenerateBody, logprobs_object
 from statevisor.api.wire_versions import MutateBody, VersionsQuery
@@ -73,6 +74,23 @@ def test_a_wrong_field_is_named(model, body, field):
         validate(model, body, "body")
     assert any(name.startswith(f"body.{field}") or name == field for name, _ in caught.value.fields)
     assert field in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "words"),
+    [
+        (CreateBody, {"name": "bad name!"}, "body.name: a name is 1 to 128 of"),
+        (CreateBody, {"from": "a@b"}, "body.from: a version is a handle like alice@3"),
+        (CreateBody, {"nane": "a"}, "body.nane: there is no such field"),
+        (SearchQuery, {"since": "yesterday"}, "body.since: a time reads like 2026-"),
+        (SearchQuery, {"since": "2026-01-02T03:04:05"}, "body.since: a time reads like 2026-"),
+    ],
+)
+def test_a_refusal_speaks_of_the_request_not_of_types(model, value, words):
+    with pytest.raises(InvalidRequest) as caught:
+        validate(model, value, "body")
+    assert words in caught.value.detail
+    assert "^" not in caught.value.detail
 
 
 def test_a_refusal_does_not_repeat_the_value():

@@ -28,6 +28,35 @@ def test_a_prefix_in_the_url_is_kept(server: Any) -> None:
     Client(server.url + "/behind/a/proxy/").get(path("tiers"))
 
 
+def test_while_the_model_loads_a_patient_client_asks_again(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statevisor.api.cli.client._AGAIN_S", 0.0)
+    server.refuse("GET", "/x", 503, "model_loading")
+    server.refuse("GET", "/x", 503, "model_loading")
+    server.answer("GET", "/x", {"at": "last"})
+
+    assert Client(server.url, patience_s=60).get("/x") == {"at": "last"}
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(("code", "patience"), [("model_loading", 0.0), ("draining", 60.0)])
+def test_nothing_else_is_waited_for(server: Any, code: str, patience: float) -> None:
+    server.refuse("GET", "/x", 503, code)
+
+    with pytest.raises(Unavailable):
+        Client(server.url, patience_s=patience).get("/x")
+    assert len(server.asked) == 1
+
+
+def test_what_a_reader_raises_is_not_asked_again(server: Any) -> None:
+    server.stream("/s", 'event: error\ndata: {"code":"model_loading","detail":"late"}\n\n')
+
+    with pytest.raises(Unavailable, match="late"):
+        list(Client(server.url, patience_s=60).events("/s", {}))
+    assert len(server.asked) == 1
+
+
 def test_events_are_parsed_with_names_ids_heartbeats_and_many_lines(server: Any) -> None:
     server.stream(
         "/s",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
-from statevisor.api.cli.units import age, parse_duration, parse_size, size
+from statevisor.api.cli.units import age, parse_duration, parse_size, parse_time, size
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ def test_sizes(text: str, nbytes: int) -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+def test_a_time_may_be_so_long_ago() -> None:
+    found = datetime.fromisoformat(parse_time("1h"))
+    assert 3599 < (datetime.now(UTC) - found).total_seconds() < 3660
+    assert parse_time("2026-01-02T03:04:05Z") == "2026-01-02T03:04:05Z"
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5.2", "4 potatoes"])
