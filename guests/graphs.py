@@ -1,4 +1,7 @@
-"""Whole decode steps as CUDA graphs, one per row bucket.
+"""Forward passes of decode steps as CUDA graphs, one per row bucket.
+
+Whole steps, with their draws, are `device_steps.py`'s; it shares the buckets and the static inputs.
+`GraphedForward` is the pass alone, whose hidden rows tests and measurements look at.
 
 A graph replays the same kernels on static buffers, so its bits are those of the eager step. A batch
 of fewer rows than its bucket is filled up with padding rows: token 0 into slot 0, which holds no

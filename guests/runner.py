@@ -48,13 +48,12 @@ class Runner:
         slots: int,
         step_tokens: int,
         sampler: Sampler = sample,
-        wrap: Callable[[Step], Step] = lambda step: step,
         steps: Callable[[Model, Bank], Steps] | None = None,
     ) -> None:
         """Allocates the bank and runs the golden probe.
 
-        wrap: puts a faster step of the same bits around the plain one (graphs). steps: another
-        way to step, of the same bits, in which neither `wrap` nor `sampler` has a part.
+        steps: another way to step than to wait for each, of the same bits; `sampler` has no part
+        in it.
         """
         self._name = name
         self._model = model
@@ -64,7 +63,7 @@ class Runner:
         self._rules = rules.load_rules()
         self._checked: tuple[Row, ...] = ()
         self.bank = Bank(model.layout, slots, model.ops.device)
-        self._forward = wrap(partial(model.forward, self.bank))
+        self._forward: Step = partial(model.forward, self.bank)
         self._steps = PlainSteps(self._run) if steps is None else steps(model, self.bank)
         self._fingerprints = fingerprints(model, tokenizer.digest)
 

@@ -83,7 +83,7 @@ def pipelined(guest: Runner, plans: list[StepPlan]) -> list[tuple[RowResult, ...
 
 def test_steps_on_the_device_are_the_steps_that_run_at_once() -> None:
     world = World(4)
-    plans = [world.plan() for _ in range(7)]
+    plans = [world.plan() for _ in range(5)]
     plain, device = make_guest(), make_guest(on_device)
     assert (plain.steps_ahead, device.steps_ahead) == (1, 2)
     assert pipelined(device, plans) == [plain.step(plan) for plan in plans]
