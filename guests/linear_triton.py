@@ -48,7 +48,7 @@ class Tile:
 
     def programs(self, shapes: Sequence[Shape], rows: int) -> int:
         """Tiles of outputs of these sizes."""
-        return sum(triton.cdiv(features, self.block_o) for features, _ in shapes) * triton.cdiv(
+        return sum(ceiling(features, self.block_o) for features, _ in shapes) * ceiling(
             rows, self.block_n
         )
 
@@ -73,10 +73,15 @@ class Tile:
         )
 
 
+def ceiling(count: int, size: int) -> int:
+    """How many blocks of `size` hold `count`; in Python, where Triton's own takes microseconds."""
+    return -(-count // size)
+
+
 def segments(shape: Shape) -> int:
     """Into how many parts K is cut: a function of the weight's shape, never of the rows."""
     features, inner = shape
-    tiles, steps = triton.cdiv(features, 64), triton.cdiv(inner, BLOCK_K)
+    tiles, steps = ceiling(features, 64), ceiling(inner, BLOCK_K)
     count = 1
     while tiles * count < TARGET_PROGRAMS and steps >= 4 * count and count < 16:
         count *= 2
@@ -85,12 +90,12 @@ def segments(shape: Shape) -> int:
 
 def segment_length(shape: Shape) -> int:
     """Channels of K in a segment (the last may be shorter): whole blocks."""
-    return triton.cdiv(triton.cdiv(shape[1], BLOCK_K), segments(shape)) * BLOCK_K
+    return ceiling(ceiling(shape[1], BLOCK_K), segments(shape)) * BLOCK_K
 
 
 def bucket(rows: int) -> int:
     """The row bucket that picks a tile: a power of two from 16 to 1024."""
-    return min(1024, max(16, triton.next_power_of_2(rows)))
+    return min(1024, max(16, 1 << (rows - 1).bit_length()))
 
 
 def default_tile(shapes: Sequence[Shape], rows: int, dtype: torch.dtype) -> Tile:

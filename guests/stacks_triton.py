@@ -32,6 +32,7 @@ from statevisor.guests.linear_triton import (
     Tile,
     activated,
     bucket,
+    ceiling,
     segments,
 )
 from statevisor.guests.ops import Activation
@@ -190,7 +191,7 @@ class Stack:
         self.planes = 1 + max(region.plane for region in self.regions)
         self.summed = summed
         self.segments = min(MOST_SEGMENTS, segments(self.shape)) if summed else 1
-        self.length = triton.cdiv(triton.cdiv(inner, BLOCK_K), self.segments) * BLOCK_K
+        self.length = ceiling(ceiling(inner, BLOCK_K), self.segments) * BLOCK_K
         self.ahead = min(ahead, self.length)
         self.constants = {
             "BEGINS": tuple(region.begin for region in self.regions),
@@ -224,8 +225,8 @@ class Stack:
 
     def programs(self, tile: Tile, rows: int) -> int:
         """Of a launch; a tile belongs to one region."""
-        tiles = sum(triton.cdiv(region.width, tile.block_o) for region in self.regions)
-        return tiles * triton.cdiv(rows, tile.block_n) * (self.segments if tile.spread else 1)
+        tiles = sum(ceiling(region.width, tile.block_o) for region in self.regions)
+        return tiles * ceiling(rows, tile.block_n) * (self.segments if tile.spread else 1)
 
 
 class Stacks:

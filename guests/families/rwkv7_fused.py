@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import triton
 from torch.nn import functional
 
 from statevisor.guests.bank import Bank
 from statevisor.guests.families.rwkv7_weights import MIXES, Rwkv7Layer, Rwkv7Weights
 from statevisor.guests.launch_triton import DEPENDENT_ROWS
-from statevisor.guests.linear_triton import BLOCK_K
+from statevisor.guests.linear_triton import BLOCK_K, ceiling
 from statevisor.guests.mixers import shift_triton, time_triton
 from statevisor.guests.ops import Activation, RaggedBatch
 from statevisor.guests.ops_triton import (
@@ -112,7 +111,7 @@ class FusedRwkv7:
         sizes = {
             "STRIDE": row_stride(shift, (width,)),
             "WIDTH": width,
-            "BLOCK": triton.next_power_of_2(width),
+            "BLOCK": 1 << (width - 1).bit_length(),
         }
         fixed, options = self._options(tokens, NORM_WARPS)
         self._ops.launcher(
@@ -193,7 +192,7 @@ class FusedRwkv7:
         )
         self._ops.launcher(
             time_triton.prompt_output_kernel,
-            (tokens, triton.cdiv(config.heads, BLOCK_H)),
+            (tokens, ceiling(config.heads, BLOCK_H)),
             (y, kept, *operands, out),
             {"EPS": config.group_norm_eps, "BLOCK_H": BLOCK_H, **fixed},
             options,
@@ -221,7 +220,7 @@ class FusedRwkv7:
                 "PARTS": len(parts),
                 "WIDTH": width,
                 "EPS": weights.config.norm_eps,
-                "BLOCK": triton.next_power_of_2(width),
+                "BLOCK": 1 << (width - 1).bit_length(),
                 **fixed,
             },
             options,

@@ -137,7 +137,9 @@ def launches(config: rwkv7.Rwkv7Config) -> dict[str, Callable[[], Stack]]:
         "output": lambda: layer().output,
         "ffn key": lambda: layer().ffn_key,
         "ffn value": lambda: layer().ffn_value,
-        "head": lambda: Stack(random(config.vocab, config.width) / config.width**0.5),
+        "head": lambda: Stack(
+            random(config.vocab, config.width) / config.width**0.5, ahead=rwkv7_fused.AHEAD
+        ),
     }
 
 
@@ -645,30 +647,44 @@ def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
         )
 
 
-def warm(geometries: Sequence[str]) -> None:
-    """Compile what `stacks` measures, in many processes, into the kernel cache on disk."""
-    jobs = [("", "recurrence", index) for index in range(2 * len(TIME_CUTS))]
-    jobs += [
-        (geometry, name, rows)
-        for rows in reversed(TUNED)
-        for geometry in geometries
-        for name in ("ffn value", "output", "downs", "ups", "ffn key", "head")
-    ]
+def warm(geometries: Sequence[str], parts: Sequence[str]) -> None:
+    """Compile what the parts measure, in many processes, into the kernel cache on disk."""
+    jobs: list[Callable[[], None]] = []
+    if "steps" in parts:
+        for geometry, state in product(geometries, ("F16", "F32")):
+            for rows, tokens in ((1, 1), (256, 1), (1, 64), (1, 256)):
+                jobs.append(partial(_compile_pass, geometry, state, rows, tokens))
+    if "kernels" in parts:
+        for cut, state in product(TIME_CUTS, (torch.float16, torch.float32)):
+            jobs.append(partial(_compile_recurrence, cut, state))
+    names = ("ffn value", "output", "downs", "ups", "ffn key", "head")
+    for rows, geometry, name in product(reversed(TUNED), geometries, names):
+        jobs.append(partial(_compile_launch, geometry, name, rows, "stacks" in parts))
     with multiprocessing.get_context("spawn").Pool(14) as pool:
-        pool.starmap(_compile, jobs, chunksize=1)
-    sys.stdout.write(f"{len(jobs)} launches compiled\n")
+        for job in [pool.apply_async(job) for job in jobs]:
+            job.get()
+    sys.stdout.write(f"{len(jobs)} jobs\n")
 
 
-def _compile(geometry: str, name: str, rows: int) -> None:
-    with torch.inference_mode():
-        if name == "recurrence":
-            cut, state = TIME_CUTS[rows // 2], (torch.float16, torch.float32)[rows % 2]
-            _recurrence(None, None, 1, 1, state, (cut,))
-            return
-        stack = launches(GEOMETRIES[geometry])[name]()
-        dtype, launch = torch.float32 if name == "head" else None, Stacks(dependent=True)
-        for tile in (None, *cuts(stack, rows)):
-            launch(operand(stack, rows), stack, dtype, tile)
+@torch.inference_mode()
+def _compile_launch(geometry: str, name: str, rows: int, every: bool) -> None:
+    stack, launch = launches(GEOMETRIES[geometry])[name](), Stacks(TILES, True)
+    dtype = torch.float32 if name == "head" else None
+    for tile in (None, *(cuts(stack, rows) if every else ())):
+        launch(operand(stack, rows), stack, dtype, tile)
+
+
+@torch.inference_mode()
+def _compile_recurrence(cut: tuple[int, int, int | None], state: torch.dtype) -> None:
+    _recurrence(None, None, 1, 1, state, (cut,))
+
+
+@torch.inference_mode()
+def _compile_pass(geometry: str, state: str, rows: int, tokens: int) -> None:
+    config = GEOMETRIES[geometry]
+    model = rwkv7.Rwkv7Model.build(config, device_weights(config), TritonOps(DEVICE, ACT), state)
+    plan = [Row(slot=slot, tokens=(slot,) * tokens) for slot in range(1, rows + 1)]
+    model.logits(model.forward(Bank(model.layout, rows, DEVICE), pack(plan, DEVICE)))
 
 
 def main() -> None:
@@ -681,7 +697,7 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true", help="only fill the kernel cache")
     options = parser.parse_args()
     if options.warm:
-        warm(options.geometries.split(","))
+        warm(options.geometries.split(","), options.parts.split(","))
         return
     report = Report(
         out=options.out,
