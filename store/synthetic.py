@@ -76,6 +76,13 @@ class _End:
     position: int
     version: int
     depth: int
+    start: int
+    home: int  #: the segment that the state at its start belongs to
+
+    @property
+    def place(self) -> int:
+        """The segment under which an image of this end is kept."""
+        return self.home if self.position == self.start else self.segment
 
 
 class _Builder:
@@ -124,7 +131,7 @@ class _Builder:
                 op = "snapshot"
             if op in ("create", "turn"):
                 here.position += STRIDE
-            self._version(number, seq, op, here, above)
+            self._version(number, seq, op, here)
             seq += 1
         made.lives.append(length)
         self._ends.append(here)
@@ -140,7 +147,7 @@ class _Builder:
         self._made.segments += 1
         at = self._made.segments
         position, depth = (0, 0) if above is None else (above.position, above.depth + 1)
-        place = None if above is None or rooted else above.segment
+        place = None if above is None or rooted else above.place
         self._rows["segment"].append(
             (
                 at,
@@ -156,9 +163,10 @@ class _Builder:
         self._rows["image"].append((digest, 1, 0, 0, 1, "l", "w", "b", None))
         kept = position if rooted else position + 1
         self._rows["checkpoint"].append((at, kept, digest, 0))
-        return _End(at, position, 0 if above is None else above.version, depth)
+        last = 0 if above is None else above.version
+        return _End(at, position, last, depth, position, at if place is None else place)
 
-    def _version(self, number: int, seq: int, op: str, here: _End, above: _End | None) -> None:
+    def _version(self, number: int, seq: int, op: str, here: _End) -> None:
         made, dice = self._made, self._dice
         made.versions += 1
         key, at = made.versions, made.versions * TICK_US
@@ -172,11 +180,10 @@ class _Builder:
             agent, rule = f"agent-{dice.randrange(made.agents)}", "decay"
             layer = dice.choice((EVERY_LAYER, *range(LAYERS)))
             self._rows["touched"].append((here.segment, layer, key))
-        place = here.segment if op != "fork" or above is None else above.segment
         text = "{}" if not labels else f'{{"team": "{labels["team"]}"}}'
         self._rows["version"].append(
             (
-                *(key, made.actor(number), seq, here.segment, here.position, place, op),
+                *(key, made.actor(number), seq, here.segment, here.position, here.place, op),
                 *(False, False, "build", text, 1, 1, at),
             )
         )

@@ -124,6 +124,14 @@ class Wire:
         """The body of an answer; that there is nothing is one. Raises: StatevisorError."""
         return self._ask("GET", route, None)
 
+    def pieces(self, route: str) -> Iterator[bytes]:
+        """A long answer in whole lines, none of which is kept. Raises: StatevisorError."""
+        self._connection.request("GET", route)
+        answer = self._connection.getresponse()
+        if answer.status >= 400:
+            raise StatevisorError(f"GET {route} was refused: {answer.read()[:300]!r}")
+        yield from answer
+
     def post(self, route: str, body: object) -> Any:
         """Send JSON, return JSON. Raises: StatevisorError."""
         return orjson.loads(self._ask("POST", route, orjson.dumps(body)))
