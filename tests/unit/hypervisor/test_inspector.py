@@ -17,6 +17,7 @@ from statevisor.hypervisor.commands import (
 )
 from statevisor.hypervisor.errors import ActorQuarantined, CapabilityMissing
 from statevisor.hypervisor.ports import Mutation
+from statevisor.hypervisor.states import States
 from statevisor.hypervisor.vocab import Rng, Tier
 from statevisor.store import codec
 
@@ -67,8 +68,14 @@ async def test_a_damaged_cache_is_dropped_and_made_again(world: Any) -> None:
     assert said.token_ids == (await world.say("twin")).token_ids
 
 
-async def test_without_the_repair_the_same_actor_is_lost(world: Any) -> None:
-    """The control: a damaged image that nobody dropped quarantines whoever needs it."""
+async def test_without_the_repair_the_same_actor_is_lost(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: nobody drops the damaged image, neither a repair nor who meets it."""
+
+    async def keep(self: States, *_: Any) -> None: ...
+
+    monkeypatch.setattr(States, "disown", keep)
     await world.create("a", "once upon a time")
     await lay_down(world, "a")
     await flip(world, "a@0")
