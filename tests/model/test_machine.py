@@ -29,6 +29,18 @@ def test_random_lives_agree_with_the_model(run: Any) -> None:
     assert run.live(Life, 400, 1, steps=40) > 300
 
 
+class LifeAhead(Life):
+    """A life whose steps begin before the last one is read."""
+
+    @staticmethod
+    def spoil(world: Any) -> None:
+        world.guest.steps_ahead = 2
+
+
+def test_lives_that_step_ahead_agree_with_the_model(run: Any) -> None:
+    assert run.live(LifeAhead, 200, 3, steps=40) > 150
+
+
 def test_a_life_on_the_real_store_agrees_with_the_model(run: Any, tmp_path: Path) -> None:
     StoredLife.migrated = migrate(tmp_path)
     assert run.live(StoredLife, 60, 1, steps=30) > 30
@@ -38,7 +50,9 @@ def test_a_crowd_of_clients_leaves_nothing_undone(run: Any) -> None:
     assert throng(200, 1) >= 150
 
 
-@pytest.mark.parametrize("mutant", ["wrong-twin", "same-seed", "lost-rule", "early-gate"])
+@pytest.mark.parametrize(
+    "mutant", ["wrong-twin", "same-seed", "lost-rule", "early-gate", "unmasked-stop"]
+)
 def test_a_fault_is_found(run: Any, mutant: str) -> None:
     # A life of a busy machine may end before its fault is met: others follow. No life finds a
     # fault that is not there, so more of them make the test no weaker.

@@ -8,6 +8,8 @@ from typing import Any
 
 from statemodel.world import World
 
+from statevisor.hypervisor.plan import RowResult
+
 
 def dirty_slot(world: World) -> None:
     """A slot that is given out again is not cleared."""
@@ -136,6 +138,33 @@ def lost_slot(world: World) -> None:
     admission.give = keep
 
 
+def unmasked_stop(world: World) -> None:
+    """Steps run ahead, and a row is run although the one before it has drawn a stop."""
+    guest = world.guest
+    guest.steps_ahead = 2
+    submit = guest.submit
+    ended: set[int] = set()  #: slots whose row of the step before drew a stop
+
+    def run_on(plan: Any) -> Any:
+        plan = plan.resolved()
+        results = submit(
+            replace(plan, rows=tuple(replace(row, stops=frozenset()) for row in plan.rows))
+        )
+        over = set(ended)
+        ended.clear()
+        ended.update(
+            row.slot
+            for row, result in zip(plan.rows, results, strict=True)
+            if result.token in row.stops
+        )
+        return tuple(
+            RowResult(ran=False) if row.follows and row.slot in over else result
+            for row, result in zip(plan.rows, results, strict=True)
+        )
+
+    guest.submit = run_on
+
+
 MUTANTS: dict[str, Callable[[World], None]] = {
     made.__name__.replace("_", "-"): made
     for made in (
@@ -151,5 +180,6 @@ MUTANTS: dict[str, Callable[[World], None]] = {
         lost_slot,
         greedy_gc,
         cheap_talk,
+        unmasked_stop,
     )
 }
