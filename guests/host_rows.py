@@ -62,7 +62,7 @@ class HostRows:
         size = next((size for size in buckets if count <= size), None)
         self.alone = size is None or any(len(row.tokens) > 1 for row in rows)
         self.size = count if self.alone or size is None else size
-        self.rows = rows
+        self.rows = ()  # until all is written
         fill(self._view, rows)
         self._view[count : self.size] = QUIET
         self._positions = self._view[:count, POSITION].copy()
@@ -72,6 +72,7 @@ class HostRows:
         ids, amounts = entries(self._view, draws)
         self.ids = self._placed(torch.tensor(ids, dtype=torch.int64))
         self.amounts = self._placed(torch.tensor(amounts, dtype=torch.float32))
+        self.rows = rows
 
     def _placed(self, biases: torch.Tensor) -> torch.Tensor:
         return biases.pin_memory() if self._pinned and len(biases) else biases
