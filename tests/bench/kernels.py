@@ -188,10 +188,13 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
         name, rows = result.get("geometry"), str(result.get("rows"))
         match result["part"]:
             case "step":
-                key = "decode" if result["state"] == "F16" else "decode_fp32_state"
-                exact = found.setdefault(key, {}).setdefault(name, {}).setdefault("exact", {})
-                exact[rows] = round(result["tok_per_s"], 1)
-                floor = "floor" if result["state"] == "F16" else "floor_fp32_state"
+                half = result["state"] == "F16"
+                decode = found.setdefault("decode" if half else "decode_fp32_state", {})
+                rates = decode.setdefault(name, {})
+                if half:
+                    rates = rates.setdefault("exact", {})
+                rates[rows] = round(result["tok_per_s"], 1)
+                floor = "floor" if half else "floor_fp32_state"
                 of = found.setdefault(floor, {}).setdefault(name, {})
                 of[rows] = round(result["floor_tok_per_s"], 1)
             case "prefill":
