@@ -1,10 +1,10 @@
-"""Dependent launch: a kernel's programs start while the kernel before it still runs.
+"""How kernels are launched: dependent on the one before, and by a short way once compiled.
 
-With it a launch costs less of a gap. Order is kept as without: a kernel reads and writes nothing
-before `await_previous` returns, and that is when the kernel before it, and so every earlier one,
-has finished and its writes are seen. It changes no arithmetic. Asking for a product's weights
-before that point (a prefetch into the second-level cache) was measured on an H200: the step got
-slower by 4 to 17%.
+Dependent launch: a kernel's programs start while the kernel before it still runs, so that a launch
+costs less of a gap. Order is kept as without: before `await_previous` returns a kernel writes
+nothing and reads nothing that a kernel writes; it returns when the kernel before it, and so every
+earlier one, has finished and its writes are seen. What nothing writes may be read before: vectors,
+and the first of a product's weights into the second-level cache. It changes no arithmetic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEPENDENT_ROWS = 192
 
 @triton.jit
 def await_previous(DEPENDENT: tl.constexpr):
-    """First statement of a kernel; DEPENDENT: whether it is launched so."""
+    """Comes before all that other kernels write; DEPENDENT: whether the kernel is launched so."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
