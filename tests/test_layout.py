@@ -30,8 +30,10 @@ def packages_in_the_tree() -> set[str]:
     }
 
 
-def test_the_list_of_packages_is_the_tree() -> None:
-    assert set(setuptools()["packages"]) == packages_in_the_tree()
+def test_the_list_of_packages_is_the_tree_and_its_folders_of_data() -> None:
+    data = {"statevisor.guests.demo.tokenizer"}  # named, or a wheel would be made without it
+    assert set(setuptools()["packages"]) == packages_in_the_tree() | data
+    assert data <= set(setuptools()["package-data"])
 
 
 def test_every_folder_with_code_is_a_package() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 
 import pytest
 import torch
@@ -35,24 +34,6 @@ def test_frames_are_locked_and_rows_come_back(bank: Bank) -> None:
     bank.save(1, row)
     bank.load(2, row)
     assert torch.equal(bank.bytes[1], bank.bytes[2])
-
-
-def test_a_copy_runs_at_the_speed_of_locked_memory(bank: Bank) -> None:
-    locked, plain = bank.frames(1), host_memory(ROW_BYTES, locked=False)
-    plain[:] = bytes(ROW_BYTES)
-
-    def seconds(row: memoryview) -> float:
-        def once() -> float:
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            bank.load(1, row)
-            torch.cuda.synchronize()
-            return time.perf_counter() - began
-
-        return min(once() for _ in range(20))
-
-    print(f"load of {ROW_BYTES} bytes: locked {seconds(locked)}, plain {seconds(plain)}")  # noqa: T201
-    assert seconds(locked) < seconds(plain)
 
 
 def test_memory_is_unlocked_with_its_last_view() -> None:
