@@ -143,6 +143,9 @@ async def both(folder: Path, read: Read) -> list[dict[str, tuple[int, int, int]]
     return found
 
 
+#: Of one operation, by how many commits its tokens happened to share; a run of a long history has
+#: 16,384 tokens, so that all of it is 62 rows.
+_GROUPS = 30
 #: A run of tokens is read whole: the last one of a long history is that much longer.
 _RUN_BYTES = 4 * 16_384
 
@@ -151,8 +154,8 @@ async def test_no_operation_reads_more_of_a_longer_history(tmp_path: Path, read:
     short, long = await both(tmp_path, read)
 
     for name, (statements, rows, nbytes) in long.items():
-        assert abs(statements - short[name][0]) <= 2, name
-        assert abs(rows - short[name][1]) <= 2, name
+        assert abs(statements - short[name][0]) <= _GROUPS, name
+        assert abs(rows - short[name][1]) <= _GROUPS, name
         assert nbytes <= short[name][2] + 2 * _RUN_BYTES, name
 
 
@@ -168,5 +171,5 @@ async def test_counts_that_read_all_of_it_would_be_seen(
     monkeypatch.setattr(Turns, "_said", all_of_it)
     short, long = await both(tmp_path, read)
 
-    assert long["go on"][1] > short["go on"][1] + 20
+    assert long["go on"][1] > short["go on"][1] + _GROUPS
     assert long["go on"][2] > 1_000_000
