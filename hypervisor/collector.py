@@ -75,7 +75,8 @@ class Collector:
         self._clock = clock
         self._time = SteadyTime(clock)
         self._dense = dense
-        self._suspects: dict[Extent, float] = {}  #: extents without a name; monotonic, since when
+        #: Extents without a name: which image it is, and monotonic since when.
+        self._suspects: dict[Extent, tuple[int, float]] = {}
 
     async def run(self, command: Gc) -> GcView:
         """One collection. Raises: Unavailable."""
@@ -185,8 +186,14 @@ class Collector:
         named = await self._catalog.live_images()
         # On a thread: there may be a million of each.
         unnamed = await asyncio.to_thread(_without, used, named)
-        self._suspects = {extent: self._suspects.get(extent, now) for extent in unnamed}
-        return [extent for extent, since in self._suspects.items() if since <= now - grace_s]
+        # a place that was given back and written anew holds another image, which is young
+        self._suspects = {
+            extent: known if known is not None and known[0] == birth else (birth, now)
+            for extent in unnamed
+            for birth in (self._images.birth(extent),)
+            for known in (self._suspects.get(extent),)
+        }
+        return [extent for extent, (_, since) in self._suspects.items() if since <= now - grace_s]
 
 
 def _chosen(lines: Mapping[str, GcLine], *fates: str) -> tuple[GcLine, ...]:

@@ -65,6 +65,10 @@ class Images(Protocol):
         """Everything that is in use, images being written included."""
         ...
 
+    def birth(self, extent: Extent) -> int:
+        """A number of what lies there, that nothing written there later has."""
+        ...
+
     def reclaim(self, extent: Extent) -> None:
         """Give back an extent that no row names and nobody will name. Raises: StatevisorError."""
         ...

@@ -58,6 +58,7 @@ class SlabImages:
         self._generation = incarnation << 32
         self._readers = Counter[Place]()
         self._freed = set[Place]()  # to be free once their readers are done
+        self._births = dict[tuple[int, int], int]()  # of places, by slab and offset
 
     @classmethod
     def open(
@@ -129,6 +130,10 @@ class SlabImages:
         """Everything that is in use, images being written included."""
         return self._slabs.extents()
 
+    def birth(self, extent: Extent) -> int:
+        """A number of what lies there; 0: it lay there when the folder was opened."""
+        return self._births.get((extent.slab, extent.offset), 0)
+
     def decode(self, file: bytes, out: memoryview, expect: Fingerprints) -> ImageMeta:
         """Check an exported file and copy its row. Raises: ImageCorrupt, IncompatibleImage."""
         return codec.decode(file, out.cast("B"), expect)
@@ -168,7 +173,7 @@ class SlabImages:
                 del self._readers[place]
                 if place in self._freed:
                     self._freed.remove(place)
-                    self._room.give(place)
+                    self._give(place)
 
     # -- changing --------------------------------------------------------------------------------
     async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
@@ -182,20 +187,22 @@ class SlabImages:
         else:
             parts = _image_parts(row, meta)
         place = await self._room.take(extent_bytes(sum(map(len, parts))))
+        self._generation += 1
+        self._births[place.slab, place.offset] = self._generation
         try:
-            ref = await self._write(place, parts, meta)
+            ref = await self._write(place, parts, meta, self._generation)
             await self._sync(place.slab)
         except OSError as error:
-            self._room.give(place)
+            self._give(place)
             raise Unavailable(f"cannot write an image: {error.strerror}", hint=NO_DISK) from error
         except BaseException:
-            self._room.give(place)
+            self._give(place)
             raise
         return ref
 
     def reclaim(self, extent: Extent) -> None:
         """Give back an extent that no row names and nobody will name. Raises: StatevisorError."""
-        self._room.give(Place(slab=extent.slab, offset=extent.offset, length=extent.length))
+        self._give(Place(slab=extent.slab, offset=extent.offset, length=extent.length))
 
     def free(self, ref: ImageRef) -> None:
         """Give the extent back, once its readers are done; call it after the freeing commit.
@@ -204,7 +211,7 @@ class SlabImages:
         """
         place = place_of(ref)
         if not self._readers[place]:
-            self._room.give(place)
+            self._give(place)
         elif place in self._freed:
             raise StatevisorError(f"{place} is freed twice")
         else:
@@ -215,16 +222,21 @@ class SlabImages:
         self._slabs.check()
         assert all(self._readers[place] for place in self._freed), "a freed extent was forgotten"
 
-    async def _write(self, place: Place, parts: list[memoryview], meta: ImageMeta) -> ImageRef:
-        self._generation += 1
+    async def _write(
+        self, place: Place, parts: list[memoryview], meta: ImageMeta, generation: int
+    ) -> ImageRef:
         hashed_by: Callable[[], ImageHash] = partial(hash_image, parts)
         if place.length > PIECE_BYTES:  # below, another thread costs more than it gains
             # First in, first out: the hash has begun before the writer that will wait for it.
             hashed_by = self._workers.submit(hash_image, parts).result
         fd = self._slab(place.slab).fd
         return await self._workers.run(
-            write_extent, self._files, fd, place, parts, meta, self._generation, hashed_by
+            write_extent, self._files, fd, place, parts, meta, generation, hashed_by
         )
+
+    def _give(self, place: Place) -> None:
+        self._births.pop((place.slab, place.offset), None)
+        self._room.give(place)
 
     async def _sync(self, slab_id: int) -> None:
         group = self._syncs.get(slab_id)

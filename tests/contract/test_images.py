@@ -322,6 +322,19 @@ async def test_what_is_in_use_can_be_listed_and_given_back(images):
         await images.verify(refs[1])
 
 
+async def test_what_is_written_later_is_told_from_what_lay_there(images):
+    meta = make_meta()
+    first = await images.put(make_row(meta, 1), meta)
+    place = Extent(slab=first.slab, offset=first.offset, length=first.length)
+    born = images.birth(place)
+    assert images.birth(place) == born
+    images.reclaim(place)
+    again = [await images.put(make_row(meta, k), meta) for k in range(2, 6)]
+    births = [images.birth(Extent(slab=r.slab, offset=r.offset, length=r.length)) for r in again]
+    assert born not in births
+    assert len(set(births)) == len(births)
+
+
 async def test_it_tells_before_a_write_whether_there_is_room(tmp_path):
     meta = make_meta()
     row = make_row(meta)

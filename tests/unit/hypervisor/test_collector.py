@@ -20,6 +20,7 @@ from statevisor.hypervisor.commands import (
     Snapshot,
     UpdateActor,
 )
+from statevisor.hypervisor.image_ports import Extent
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.vocab import Rng, Tier
@@ -233,6 +234,20 @@ async def test_an_image_that_nobody_named_is_given_back(timed: Any) -> None:
     assert lines(await gc(timed))["unnamed"] == 1
     assert timed.images.used_bytes == 0
     assert await free_map_is_the_rows(timed)
+
+
+async def test_a_place_written_anew_has_its_own_grace(timed: Any, monkeypatch: Any) -> None:
+    """As if the first had been given back and a second were being written at its place."""
+    meta, row = written(timed)
+    image = await timed.images.put(memoryview(row), meta)
+    await gc(timed)
+    timed.clock.seconds += 2 * MINUTE
+    born = timed.images.birth(Extent(image.slab, image.offset, image.length))
+    monkeypatch.setattr(timed.images, "birth", lambda extent: born + 1)
+
+    assert "unnamed" not in lines(await gc(timed))
+    timed.clock.seconds += 2 * MINUTE
+    assert lines(await gc(timed))["unnamed"] == 1
 
 
 async def test_a_shared_image_is_judged_by_all_its_places(timed: Any) -> None:
