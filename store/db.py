@@ -11,7 +11,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,7 +73,8 @@ class FolderLock:
 def check_unused(folder: Path) -> None:
     """Raises: Unavailable, if another process has the folder now."""
     if folder.is_dir():
-        FolderLock(folder).acquire().release()
+        with suppress(OSError):  # told by whoever opens the folder
+            FolderLock(folder).acquire().release()
 
 
 class Anchor:

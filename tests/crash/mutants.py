@@ -26,10 +26,9 @@ def row_first() -> None:
     """The catalog's row comes first, the bytes of its image later."""
     write = images.write_extent
 
-    async def later(self: Any, place: Any, parts: Any, meta: Any) -> Any:
-        self._generation += 1
+    async def later(self: Any, place: Any, parts: Any, meta: Any, generation: int) -> Any:
         hashed = images.hash_image(parts)
-        generation, fd = self._generation, self._slab(place.slab).fd
+        fd = self._slab(place.slab).fd
         ref = write(Nowhere(), fd, place, parts, meta, generation, lambda: hashed)
 
         async def bytes_at_last() -> None:
