@@ -27,13 +27,15 @@ _OWN = "Value error, "
 class Body(BaseModel):
     """A request body: no unknown field, no bool as int, no float as int, no NaN."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class Query(BaseModel):
     """A query string: every value arrives as text."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class Nothing(Body):

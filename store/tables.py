@@ -90,20 +90,17 @@ Index(
     actor.c.name,
     unique=True,
     sqlite_where=actor.c.deleted_us.is_(None),
-    postgresql_where=actor.c.deleted_us.is_(None),
 )
 
 Index(
     "ix_actor_last_name",
     actor.c.name,
     sqlite_where=actor.c.deleted_us.is_not(None),
-    postgresql_where=actor.c.deleted_us.is_not(None),
 )
 Index(
     "ix_actor_deleted",
     actor.c.deleted_us,
     sqlite_where=actor.c.deleted_us.is_not(None),
-    postgresql_where=actor.c.deleted_us.is_not(None),
 )
 
 #: The labels of living actors once more, to search by.
@@ -158,7 +155,6 @@ Index(
     "ix_turn_open",
     turn.c.id,
     sqlite_where=turn.c.finish.is_(None),
-    postgresql_where=turn.c.finish.is_(None),
 )
 
 version = Table(
@@ -245,7 +241,6 @@ Index(
     "ix_image_orphaned",
     image.c.orphaned_us,
     sqlite_where=image.c.orphaned_us.is_not(None),
-    postgresql_where=image.c.orphaned_us.is_not(None),
 )
 
 checkpoint = Table(
@@ -274,3 +269,15 @@ operation = Table(
     Column("result", _Json),
     Column("created_us", BigInteger, nullable=False, index=True),
 )
+
+
+def for_postgresql() -> MetaData:
+    """The tables as they are made there: with the conditions that indexes have on SQLite.
+
+    They are not written beside those: that alone would load the dialect at every start.
+    """
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            where = index.dialect_options["sqlite"]["where"]
+            index.dialect_options["postgresql"]["where"] = where
+    return metadata

@@ -14,7 +14,7 @@ from statevisor.hypervisor.errors import Unavailable
 
 _BOOT_S = 180.0
 _STOP_S = 30.0
-_POLL_S = 0.1
+_POLL_S = 0.05
 
 
 class Machine:
