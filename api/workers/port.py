@@ -86,7 +86,7 @@ class Port:
             self._send("done", number, await work)
         except StatevisorError as error:
             self._send("failed", number, error)
-        except Exception:
+        except Exception:  # a fault of ours: logged here, and no client is told more
             log.exception("unexpected")
             self._send("failed", number, StatevisorError())
 

@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 
 from statevisor.api.bench.report import conditions, quantiles
-from statevisor.api.clock import SystemClock
+from statevisor.api.bench.stage import staged
 from statevisor.api.demo.machine import Machine
 from statevisor.guests import GuestConfig, build_guest
 from statevisor.guests.geometries import GEOMETRIES
@@ -29,21 +29,10 @@ from statevisor.hypervisor.commands import CreateActor, Generate
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.visor import Visor
-from statevisor.store.catalog import SqlCatalog
-from statevisor.store.host import HostTier
-from statevisor.store.images import SlabImages
-from statevisor.store.slabs import SlabConfig
 
 PROMPT = "In the beginning"
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "ignore_eos": True}
 MARK = b"event: token\n"
-
-
-class NoMeter:
-    """A Meter that keeps nothing."""
-
-    def observe(self, name: str, value: float, **labels: str) -> None: ...
-    def count(self, name: str, n: float = 1, **labels: str) -> None: ...
 
 
 def main() -> None:
@@ -180,27 +169,12 @@ async def direct(model: str, folder: Path, options: argparse.Namespace) -> dict[
     guest = build_guest(
         GuestConfig(model=model, slots=options.streams, state_dtype=options.state_dtype)
     )
-    catalog = await SqlCatalog.open(folder)
-    incarnation = await catalog.claim("bench")
-    images = SlabImages.open(
-        folder / "images", set(), incarnation=incarnation, config=SlabConfig(limit_bytes=None)
-    )
-    visor = Visor(
-        guests=[guest],
-        catalog=catalog,
-        images=images,
-        frames=HostTier,
-        config=VisorConfig(host_bytes=0),
-        clock=SystemClock(),
-        meter=NoMeter(),
-    )
-    await visor.start(incarnation)
-    names = [f"a{index}" for index in range(options.streams)]
-    for name in names:
-        await visor.create(CreateActor(name=name))
-    ends = await asyncio.gather(*(_turn(visor, name, options.tokens) for name in names))
-    await visor.close()
-    await images.close()
+    async with staged(folder, guest, VisorConfig(host_bytes=0)) as stage:
+        visor = stage.visor
+        names = [f"a{index}" for index in range(options.streams)]
+        for name in names:
+            await visor.create(CreateActor(name=name))
+        ends = await asyncio.gather(*(_turn(visor, name, options.tokens) for name in names))
     return {"tokens_per_s": round(sum((count - 1) / (last - first) for first, last, count in ends))}
 
 

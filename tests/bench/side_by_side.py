@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from statevisor.api.bench.report import conditions
-from statevisor.api.clock import SystemClock
+from statevisor.api.bench.stage import staged
 from statevisor.guests.build import random_tensors
 from statevisor.guests.checkpoint_names import Form, stored_name, to_stored
 from statevisor.guests.families.rwkv7_weights import Rwkv7Config
@@ -32,17 +32,6 @@ from statevisor.guests.geometries import GEOMETRIES, random_guest
 from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.visor import Visor
-from statevisor.store.catalog import SqlCatalog
-from statevisor.store.host import HostTier
-from statevisor.store.images import SlabImages
-from statevisor.store.slabs import SlabConfig
-
-
-class NoMeter:
-    """A Meter that keeps nothing."""
-
-    def observe(self, name: str, value: float, **labels: str) -> None: ...
-    def count(self, name: str, n: float = 1, **labels: str) -> None: ...
 
 
 def main() -> None:
@@ -97,41 +86,29 @@ async def run_ours(
 ) -> dict[int, dict[str, Any]]:
     """Figures and tokens by batch size."""
     guest = random_guest(options.geometry, slots=max(batches), state_dtype="F32", device="auto")
-    catalog = await SqlCatalog.open(folder)
-    incarnation = await catalog.claim("bench")
-    images = SlabImages.open(
-        folder / "images", set(), incarnation=incarnation, config=SlabConfig(limit_bytes=None)
-    )
-    visor = Visor(
-        guests=[guest],
-        catalog=catalog,
-        images=images,
-        frames=HostTier,
-        config=VisorConfig(host_bytes=0),
-        clock=SystemClock(),
-        meter=NoMeter(),
-    )
-    await visor.start(incarnation)
-    found = {}
-    for batch in batches:
-        seconds = []
-        for n in range(options.rounds + 1):
-            names = [f"a{batch}-{n}-{index}" for index in range(batch)]
-            for name in names:
-                await visor.create(CreateActor(name=name))
-            began = time.perf_counter()
-            tokens = await asyncio.gather(
-                *(
-                    answer(visor, name, prompt, options.tokens)
-                    for name, prompt in zip(names, prompts, strict=False)
+    async with staged(folder, guest, VisorConfig(host_bytes=0)) as stage:
+        visor = stage.visor
+        found = {}
+        for batch in batches:
+            seconds = []
+            for n in range(options.rounds + 1):
+                names = [f"a{batch}-{n}-{index}" for index in range(batch)]
+                for name in names:
+                    await visor.create(CreateActor(name=name))
+                began = time.perf_counter()
+                tokens = await asyncio.gather(
+                    *(
+                        answer(visor, name, prompt, options.tokens)
+                        for name, prompt in zip(names, prompts, strict=False)
+                    )
                 )
-            )
-            seconds.append(time.perf_counter() - began)
-            for name in names:
-                await visor.delete(DeleteActor(actor=name))
-        found[batch] = {"figures": figures(seconds[1:], batch, options.tokens), "tokens": tokens}
-    await visor.close()
-    await images.close()
+                seconds.append(time.perf_counter() - began)
+                for name in names:
+                    await visor.delete(DeleteActor(actor=name))
+            found[batch] = {
+                "figures": figures(seconds[1:], batch, options.tokens),
+                "tokens": tokens,
+            }
     return found
 
 
