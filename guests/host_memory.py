@@ -6,6 +6,7 @@ memory is no use for that: its allocator rounds up to powers of two, so that 9 G
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import weakref
 
@@ -32,8 +33,15 @@ def _lock(pages: np.ndarray) -> None:
     address, runtime = pages.ctypes.data, torch.cuda.cudart()
     error = runtime.cudaHostRegister(address, pages.nbytes, 0)
     if error != runtime.cudaError.success:
+        _forget_error()
         raise Unavailable(
             f"cannot lock {pages.nbytes} bytes of host memory: {runtime.cudaGetErrorString(error)}",
             hint="Serve with a smaller --host-bytes.",
         )
     weakref.finalize(pages, runtime.cudaHostUnregister, address).atexit = False
+
+
+def _forget_error() -> None:
+    """The runtime keeps a failed call's error, and whoever launches next would be blamed for it."""
+    with contextlib.suppress(torch.AcceleratorError):
+        torch.zeros(1, device="cuda")

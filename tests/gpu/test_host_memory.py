@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
+import numpy as np
 import pytest
 import torch
 
 from statevisor.guests.bank import Bank
-from statevisor.guests.host_memory import host_memory
+from statevisor.guests.host_memory import _lock, host_memory
 from statevisor.hypervisor.errors import Unavailable
 from statevisor.hypervisor.layout import Layout, StateFamily
 
@@ -37,15 +39,28 @@ def test_frames_are_locked_and_rows_come_back(bank: Bank) -> None:
 
 
 def test_memory_is_unlocked_with_its_last_view() -> None:
-    runtime = torch.cuda.cudart()
     for _ in range(50):  # 50 x 256 MiB at once would not be given back if one stayed locked
         memory = host_memory(256 * MIB, locked=True)
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+        assert is_locked(address)
         del memory
         gc.collect()
-        assert runtime.cudaHostUnregister(address) != runtime.cudaError.success
+        assert not is_locked(address)
 
 
 def test_too_much_is_refused() -> None:
     with pytest.raises((Unavailable, OSError)):
         host_memory(1 << 46, locked=True)
+
+
+def test_a_refused_lock_leaves_no_error_behind() -> None:
+    pages = np.zeros(MIB, dtype=np.uint8)
+    _lock(pages)
+    with pytest.raises(Unavailable, match="already"):
+        _lock(pages)
+    assert torch.zeros(1, device="cuda").item() == 0
+
+
+def is_locked(address: int) -> bool:
+    byte = (ctypes.c_byte * 1).from_address(address)  # looked up, never read
+    return torch.frombuffer(byte, dtype=torch.uint8).is_pinned()
