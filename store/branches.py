@@ -8,7 +8,16 @@ from typing import Any
 from statevisor.hypervisor.catalog_port import Guard, Origin, Provenance
 from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import actors, checkpoints, making, operations, origins, segments, versions
+from statevisor.store import (
+    actors,
+    checkpoints,
+    lanes,
+    making,
+    operations,
+    origins,
+    segments,
+    versions,
+)
 from statevisor.store.actors import Actor
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
@@ -79,6 +88,7 @@ def mutate(
         drift=drift,
     )
     making.explain(scope, number, segment.record.id, why)
+    lanes.join(scope.conn, segment.record.id, merged)
     return _done(scope, actor, number, guard)
 
 

@@ -43,6 +43,7 @@ from statevisor.hypervisor.records import (
 from statevisor.hypervisor.vocab import FinishReason, Op
 from statevisor.store import (
     actors,
+    ancestry,
     births,
     branches,
     checkpoints,
@@ -266,12 +267,10 @@ class SqlCatalog:
         return await self._readers.run(lineage.graph, handle, direction, depth, limit)
 
     async def common_ancestor(self, a: str, b: str) -> VersionRecord | None:
-        return await self._readers.run(
-            lambda conn: _shown(conn, lineage.common_ancestor(conn, a, b))
-        )
+        return await self._readers.run(lambda conn: _shown(conn, ancestry.common(conn, a, b)))
 
     async def is_ancestor(self, a: str, b: str) -> bool:
-        return await self._readers.run(lineage.is_ancestor, a, b)
+        return await self._readers.run(ancestry.is_ancestor, a, b)
 
     async def blame(self, handle: str, layer: int) -> VersionRecord | None:
         return await self._readers.run(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, bindparam, func, select, text
+from sqlalchemy import BigInteger, Connection, bindparam, select, text
 
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import segments, versions
+from statevisor.store import versions
 from statevisor.store.prepared import Prepared, PreparedIn
-from statevisor.store.tables import segment, version, version_parent
+from statevisor.store.tables import version, version_parent
 
 _edge = version_parent.c
 _UP = PreparedIn(
@@ -61,28 +60,6 @@ _LINE_DOWN = Prepared(
 )
 _PLACE = Prepared(
     select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
-)
-#: The oldest version where a segment begins; of a rooted one, what its rule made.
-_first = (
-    select(func.min(version.c.id))
-    .where(version.c.segment == segment.c.id, version.c.position == segment.c.position)
-    .scalar_subquery()
-)
-#: What the rules that segments begin with took in beside their actor's own state.
-_MERGED = PreparedIn(
-    lambda keys: select(_edge.parent).where(
-        _edge.ord > 0, _edge.child.in_(select(_first).where(segment.c.id.in_(keys)))
-    )
-)
-_SHARED = Prepared(
-    select(version.c.id, version.c.position)
-    .where(
-        version.c.segment == bindparam("at"),
-        version.c.position <= bindparam("top"),
-        version.c.id < bindparam("older"),
-    )
-    .order_by(version.c.position.desc(), version.c.id.desc())
-    .limit(1)
 )
 
 #: The nearest segment of a path whose first state comes of a rule that touched a layer.
@@ -156,40 +133,6 @@ def graph(
     return nodes, edges, cut
 
 
-def common_ancestor(conn: Connection, a: str, b: str) -> int | None:
-    """The last version that both come from, or one of the two; None if they share nothing.
-
-    It stands at the last place that both histories pass, or before it. Raises: VersionNotFound.
-    """
-    older, newer = sorted((versions.resolve(conn, a), versions.resolve(conn, b)))
-    theirs = _reach(conn, newer)
-    here = _PLACE.one(conn, {"key": older})
-    reached = theirs.get(here.segment)
-    if older == newer or (reached is not None and here.position <= reached[1]):
-        return older
-    mine = _reach(conn, older)
-    best: tuple[int, int, int] | None = None
-    for shared in sorted(mine.keys() & theirs.keys(), key=mine.__getitem__, reverse=True):
-        depth, top = mine[shared]
-        if best is not None and depth < best[0]:
-            break
-        top = min(top, theirs[shared][1])
-        found = _SHARED.first(conn, {"at": shared, "top": top, "older": older})
-        if found is not None:
-            best = max(best or (-1, -1, -1), (depth, found.position, found.id))
-    return None if best is None else best[2]
-
-
-def is_ancestor(conn: Connection, a: str, b: str) -> bool:
-    """Whether b comes from a, or is it: as `common_ancestor` says. Raises: VersionNotFound."""
-    older, newer = versions.resolve(conn, a), versions.resolve(conn, b)
-    if older >= newer:
-        return older == newer
-    here = _PLACE.one(conn, {"key": older})
-    reached = _reach(conn, newer, oldest=older).get(here.segment)
-    return reached is not None and here.position <= reached[1]
-
-
 def blame(conn: Connection, handle: str, layer: int) -> int | None:
     """The mutation that last touched a layer on a version's path. Raises: VersionNotFound."""
     here = _PLACE.one(conn, {"key": versions.resolve(conn, handle)})
@@ -236,26 +179,3 @@ def _near(conn: Connection, query: PreparedIn, ids: Sequence[int]) -> list[tuple
     for row in query.all(conn, ids):
         found.setdefault(row.here, []).append(row.near)
     return [(here, near) for here in ids for near in found.get(here, ())]
-
-
-def _reach(conn: Connection, number: int, oldest: int = 0) -> dict[int, tuple[int, int]]:
-    """Depth of every segment in a version's past and how far it is part of it.
-
-    Blends are followed, but for what was blended in from before version `oldest`.
-    """
-    reach: dict[int, tuple[int, int]] = {}
-    queue, done = deque([number]), {number}
-    while queue:
-        here = _PLACE.one(conn, {"key": queue.popleft()})
-        rules = []
-        for step in segments.path(conn, here.segment, here.position):
-            if step.id in reach and reach[step.id][1] >= step.top:
-                continue
-            reach[step.id] = (step.depth, step.top)
-            if step.rooted:
-                rules.append(step.id)
-        for row in _MERGED.all(conn, rules):
-            if row.parent not in done and row.parent >= oldest:
-                done.add(row.parent)
-                queue.append(row.parent)
-    return reach

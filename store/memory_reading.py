@@ -138,21 +138,14 @@ class MemoryReading(MemoryRows):
 
     async def common_ancestor(self, a: str, b: str) -> VersionRecord | None:
         older, newer = sorted((self._resolve(a), self._resolve(b)))
-        row, reach = self._history.versions[older], self._reach(newer)
-        if row.position <= reach.get(row.segment, -1):
-            return self._version(older)
-        mine = self._reach(older)
+        mine, theirs = self._reach(older), self._reach(newer)
         shared = [
             one
             for one in self._history.versions.values()
-            if one.id < older
-            and one.position <= min(reach.get(one.segment, -1), mine.get(one.segment, -1))
+            if one.id <= older
+            and one.position <= min(theirs.get(one.segment, -1), mine.get(one.segment, -1))
         ]
-        found = max(
-            shared,
-            key=lambda one: (self._history.segment(one.segment).depth, one.position, one.id),
-            default=None,
-        )
+        found = max(shared, key=lambda one: (one.segment, one.position, one.id), default=None)
         return None if found is None else self._version(found.id)
 
     async def is_ancestor(self, a: str, b: str) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, Boolean, Connection, Integer, bindparam, sele
 
 from statevisor.hypervisor.errors import NotFound, VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
+from statevisor.store import lanes
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.tables import segment as table
 
@@ -153,4 +154,6 @@ def insert_segment(
         rooted=rooted,
         depth=0 if parent is None else parent.record.depth + 1,
     )
+    if parent is not None and rooted:
+        lanes.prolong(conn, made.id, parent.record.id)
     return Segment(made, made.id if place is None else place)

@@ -13,8 +13,10 @@ from statevisor.store.prepared import Prepared
 from statevisor.store.scope import Scope
 from statevisor.store.tables import (
     actor,
+    blend,
     checkpoint,
     image,
+    lane,
     mutation,
     segment,
     tag,
@@ -57,6 +59,8 @@ _PURGE = (
     Prepared(delete(version_term).where(version_term.c.version.in_(_versions))),
     Prepared(delete(version_parent).where(version_parent.c.child.in_(_versions))),
     Prepared(delete(version).where(version.c.actor_id == bindparam("key"))),
+    Prepared(delete(blend).where(blend.c.head.in_(_segments))),
+    Prepared(delete(lane).where(lane.c.segment.in_(_segments))),
     Prepared(delete(checkpoint).where(checkpoint.c.segment.in_(_segments))),
     Prepared(delete(token_run).where(token_run.c.segment.in_(_segments))),
     Prepared(delete(turn).where(turn.c.actor_id == bindparam("key"))),

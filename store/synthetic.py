@@ -27,6 +27,11 @@ STRIDE = 10  #: tokens between two versions of one life
 TICK_US = 1000  #: between any two versions
 _LONG_LIVES = 4  #: actors that have a sixteenth of all versions each
 _ROWS = 20_000  #: versions written in one go
+_BLENDS = """
+    INSERT INTO blend SELECT coalesce(l.head, c.segment), c.segment, e.ord, p.segment, p.position
+    FROM version_parent e JOIN version c ON c.id = e.child JOIN version p ON p.id = e.parent
+    LEFT JOIN lane l ON l.segment = c.segment WHERE e.ord > 0
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +83,7 @@ class _End:
     depth: int
     start: int
     home: int  #: the segment that the state at its start belongs to
+    lane: int
 
     @property
     def place(self) -> int:
@@ -108,6 +114,7 @@ class _Builder:
             if sum(map(len, self._rows.values())) > _ROWS:
                 self._flush()
         self._flush()
+        execute(self._conn, _BLENDS)
         return made
 
     def _above(self) -> _End | None:
@@ -159,12 +166,15 @@ class _Builder:
                 place,
             )
         )
+        lane = above.lane if above is not None and rooted else at
+        if lane != at:
+            self._rows["lane"].append((at, lane))
         digest = f"blake3:{at:064x}"
         self._rows["image"].append((digest, 1, 0, 0, 1, "l", "w", "b", None))
         kept = position if rooted else position + 1
         self._rows["checkpoint"].append((at, kept, digest, 0))
         last = 0 if above is None else above.version
-        return _End(at, position, last, depth, position, at if place is None else place)
+        return _End(at, position, last, depth, position, at if place is None else place, lane)
 
     def _version(self, number: int, seq: int, op: str, here: _End) -> None:
         made, dice = self._made, self._dice

@@ -58,6 +58,26 @@ segment = Table(
     sqlite_autoincrement=True,  # ids are never used again, as elsewhere
 )
 
+#: The segments that rules opened, with the first one of their lane: see `store/lanes.py`.
+lane = Table(
+    "lane",
+    metadata,
+    Column("segment", ForeignKey("segment.id"), primary_key=True, autoincrement=False),
+    Column("head", BigInteger, nullable=False),  # which is in its lane without a row here
+)
+
+#: Places that rules took in beside their actor's own state, by lane.
+blend = Table(
+    "blend",
+    metadata,
+    Column("head", ForeignKey("segment.id"), primary_key=True),
+    Column("segment", BigInteger, primary_key=True),  # the one that the rule opened
+    Column("ord", Integer, primary_key=True),  # as in `version_parent`
+    Column("source", BigInteger, nullable=False),  # the segment of the version taken in
+    Column("position", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 actor = Table(
     "actor",
     metadata,

@@ -1,0 +1,100 @@
+"""Lanes: stretches of a history without a branch, so that a search passes each at once.
+
+A rule opens a segment where its actor stands, and no other segment ever goes on in the same way
+from there: the actor has left. So a segment and those that rules opened behind it, one after
+another, are a lane. It is named by its first segment, and in it a lower id is earlier. A path that
+enters a lane passes all that lies before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, select, tuple_
+
+from statevisor.store.prepared import Prepared, inserting
+from statevisor.store.tables import blend, lane, segment, version
+
+#: Blends of a lane that are read at a time.
+PART = 64
+#: Greater than the order of every parent.
+LAST = 2**31 - 1
+
+_ADD = inserting(lane)
+_ADD_BLEND = inserting(blend)
+_LANE = Prepared(select(lane.c.head).where(lane.c.segment == bindparam("at")))
+_PLACE = Prepared(
+    select(
+        version.c.segment,
+        version.c.position,
+        func.coalesce(lane.c.head, version.c.segment).label("lane"),
+    )
+    .outerjoin(lane, lane.c.segment == version.c.segment)
+    .where(version.c.id == bindparam("key"))
+)
+_ABOVE = Prepared(
+    select(
+        segment.c.parent.label("segment"),
+        segment.c.position,
+        func.coalesce(lane.c.head, segment.c.parent).label("lane"),
+    )
+    .outerjoin(lane, lane.c.segment == segment.c.parent)
+    .where(segment.c.id == bindparam("at"), segment.c.parent.is_not(None))
+)
+_BLENDED = Prepared(
+    select(
+        blend.c.segment.label("behind"),
+        blend.c.ord,
+        blend.c.source.label("segment"),
+        blend.c.position,
+        func.coalesce(lane.c.head, blend.c.source).label("lane"),
+    )
+    .outerjoin(lane, lane.c.segment == blend.c.source)
+    .where(
+        blend.c.head == bindparam("at"),
+        tuple_(blend.c.segment, blend.c.ord) < tuple_(bindparam("low"), bindparam("before")),
+    )
+    .order_by(blend.c.segment.desc(), blend.c.ord.desc())
+    .limit(bindparam("most"))
+)
+
+
+def prolong(conn: Connection, made: int, parent: int) -> None:
+    """Let a segment that a rule opened be in its parent's lane."""
+    _ADD.run(conn, {"segment": made, "head": of(conn, parent)})
+
+
+def join(conn: Connection, made: int, merged: Iterable[int]) -> None:
+    """Note which versions the rule that opened a segment took in beside its actor's own state."""
+    head = of(conn, made)
+    places = [place(conn, number) for number in merged]
+    rows = [
+        {"head": head, "segment": made, "ord": n, "source": at.segment, "position": at.position}
+        for n, at in enumerate(places, start=1)
+    ]
+    _ADD_BLEND.many(conn, rows)
+
+
+def of(conn: Connection, at: int) -> int:
+    """The lane of a segment."""
+    found = _LANE.scalar(conn, {"at": at})
+    return at if found is None else int(found)
+
+
+def place(conn: Connection, number: int) -> Any:
+    """Segment, position and lane of a version."""
+    return _PLACE.one(conn, {"key": number})
+
+
+def above(conn: Connection, at: int) -> Any | None:
+    """Segment, position and lane of the place that a segment begins at; None: it is the first."""
+    return _ABOVE.first(conn, {"at": at})
+
+
+def blended(conn: Connection, at: int, low: int, before: int) -> list[Any]:
+    """The next places blended into a lane, last first, with the segment behind each blend.
+
+    Those of segments before `low`, and those of `low` whose order is less than `before`.
+    """
+    return _BLENDED.all(conn, {"at": at, "low": low, "before": before, "most": PART})
