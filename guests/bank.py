@@ -44,7 +44,7 @@ class Bank:
                 )
         self.layout = layout
         self.slots = slots
-        self.bytes = torch.zeros(slots + 1, layout.row_bytes, dtype=torch.uint8, device=device)
+        self.bytes = _zeros(slots + 1, layout.row_bytes, torch.device(device))
         self.views = {family.name: self._view(family.name) for family in layout.families}
         self._layers = {name: view.unbind(1) for name, view in self.views.items()}
         self._pinned = self.bytes.is_cuda
@@ -100,3 +100,10 @@ class Bank:
         typed = self.bytes.view(TORCH_DTYPES[family.dtype])
         first = self.layout.offset(name) // typed.element_size()
         return typed[:, first : first + prod(family.shape)].unflatten(1, family.shape)
+
+
+def _zeros(rows: int, row_bytes: int, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(rows, row_bytes, dtype=torch.uint8, device=device)
+    memory = host_memory(rows * row_bytes, locked=False)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(rows, row_bytes)

@@ -7,12 +7,12 @@ memory is no use for that: its allocator rounds up to powers of two, so that 9 G
 from __future__ import annotations
 
 import contextlib
-import mmap
 import weakref
 
 import numpy as np
 import torch
 
+from statevisor.guests.pages import pages
 from statevisor.hypervisor.errors import Unavailable
 
 
@@ -22,23 +22,23 @@ def host_memory(nbytes: int, *, locked: bool) -> memoryview:
     `locked`: page-locked for the current CUDA device until the last view of it is gone.
     Raises: Unavailable (the machine does not lock that much).
     """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    pages = np.frombuffer(mmap.mmap(-1, max(nbytes, 1), flags=flags), dtype=np.uint8)
+    memory = np.frombuffer(pages(nbytes), dtype=np.uint8)
     if locked and nbytes:
-        _lock(pages)
-    return memoryview(pages)[:nbytes]
+        _lock(memory)
+    return memoryview(memory)
 
 
-def _lock(pages: np.ndarray) -> None:
-    address, runtime = pages.ctypes.data, torch.cuda.cudart()
-    error = runtime.cudaHostRegister(address, pages.nbytes, 0)
+def _lock(memory: np.ndarray) -> None:
+    address, runtime = memory.ctypes.data, torch.cuda.cudart()
+    error = runtime.cudaHostRegister(address, memory.nbytes, 0)
     if error != runtime.cudaError.success:
         _forget_error()
         raise Unavailable(
-            f"cannot lock {pages.nbytes} bytes of host memory: {runtime.cudaGetErrorString(error)}",
+            f"cannot lock {memory.nbytes} bytes of host memory: "
+            f"{runtime.cudaGetErrorString(error)}",
             hint="Serve with a smaller --host-bytes.",
         )
-    weakref.finalize(pages, runtime.cudaHostUnregister, address).atexit = False
+    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 
 
 def _forget_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from statevisor.api.bench.wide_guest import pages
+from statevisor.guests.pages import pages
 
 _PLACES = 8
 

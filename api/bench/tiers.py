@@ -18,7 +18,8 @@ from statevisor.api.bench.crowd import crowd
 from statevisor.api.bench.floor import Floor
 from statevisor.api.bench.report import Report, conditions, quantiles
 from statevisor.api.bench.stage import Stage, staged
-from statevisor.api.bench.wide_guest import WideGuest, pages
+from statevisor.api.bench.wide_guest import WideGuest
+from statevisor.guests.pages import pages
 from statevisor.hypervisor.commands import Append, CreateActor, Hibernate, Resume
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.image_ports import ImageMeta

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
+import ctypes
 import os
 from collections.abc import Sequence
 
+from statevisor.guests.pages import pages
 from statevisor.guests.toy import ToyGuest
 from statevisor.hypervisor.layout import Layout, StateFamily
 from statevisor.hypervisor.plan import RowResult, StepPlan
@@ -21,7 +22,7 @@ class WideGuest(ToyGuest):
         self._core = super().layout
         self._wide = row_bytes - self._core.row_bytes
         self._noise = os.urandom(self._wide)
-        self._memory = memoryview(bytearray((slots + 1) * self._wide))
+        self._memory = pages((slots + 1) * self._wide)
 
     @property
     def layout(self) -> Layout:
@@ -42,16 +43,16 @@ class WideGuest(ToyGuest):
 
     def save(self, slot: int, out: memoryview) -> None:
         super().save(slot, out[: self._core.row_bytes])
-        out[self._core.row_bytes :] = self._row_of(slot)
+        _copy(self._row_of(slot), out[self._core.row_bytes :])
 
     def load(self, slot: int, row: memoryview) -> None:
         super().load(slot, row[: self._core.row_bytes])
-        self._row_of(slot)[:] = row[self._core.row_bytes :]
+        _copy(row[self._core.row_bytes :], self._row_of(slot))
 
     def copy(self, source: int, targets: Sequence[int]) -> None:
         super().copy(source, targets)
         for target in targets:
-            self._row_of(target)[:] = self._row_of(source)
+            _copy(self._row_of(source), self._row_of(target))
 
     def frames(self, count: int) -> memoryview:
         return pages(count * self.layout.row_bytes)
@@ -60,7 +61,10 @@ class WideGuest(ToyGuest):
         return self._memory[slot * self._wide : (slot + 1) * self._wide]
 
 
-def pages(nbytes: int) -> memoryview:
-    """Memory that begins on a page; what is not touched costs nothing."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return memoryview(mmap.mmap(-1, max(nbytes, 1), flags=flags))[:nbytes]
+def _copy(row: memoryview, out: memoryview) -> None:
+    """Copy without the interpreter's lock, as a device does."""
+    if row.readonly:
+        out[:] = row
+    else:
+        into, of = ((ctypes.c_char * len(row)).from_buffer(memory) for memory in (out, row))
+        ctypes.memmove(into, of, len(row))
