@@ -86,7 +86,7 @@ async def _encoded(text: AsyncIterator[str]) -> AsyncIterator[bytes]:
 
 
 async def common_ancestor(call: Call[Nothing, PairQuery]) -> Reply:
-    """The newest version that two versions share."""
+    """The last version that two versions share."""
     found = await call.visor.common_ancestor(call.query.a, call.query.b)
     return Reply(value=version_object(found))
 

@@ -240,7 +240,13 @@ class Catalog(Protocol):
         """
         ...
 
-    async def common_ancestor(self, a: str, b: str) -> VersionRecord | None: ...
+    async def common_ancestor(self, a: str, b: str) -> VersionRecord | None:
+        """The last version that both come from, or one of the two; None if they share nothing.
+
+        Of several it is the one on the segment begun last, at the greatest position there: nothing
+        else that both come from comes from it. Raises: VersionNotFound.
+        """
+        ...
 
     async def is_ancestor(self, a: str, b: str) -> bool:
         """Whether version b comes from version a, or is it. Raises: VersionNotFound."""

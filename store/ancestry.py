@@ -20,8 +20,6 @@ from statevisor.store import lanes, versions
 from statevisor.store.prepared import Prepared
 from statevisor.store.tables import version
 
-_WHOLE = 2**63 - 1  #: a position behind the end of every segment
-
 _LAST_ON = Prepared(
     select(version.c.id)
     .where(
@@ -44,12 +42,11 @@ def common(conn: Connection, a: str, b: str) -> int | None:
     ends = versions.resolve(conn, a), versions.resolve(conn, b)
     search = _Search(conn, ends)
     for at, lane in search.go():
-        top = search.shared(at, lane)
+        top = search.shared(lane)
         if top is not None:
             found = _LAST_ON.scalar(conn, {"at": at, "top": top, "older": min(ends)})
             if found is not None:
-                return int(found)
-            search.before(at, lane)
+                return int(found)  # none only before the first version of a life
     return None
 
 
@@ -106,17 +103,12 @@ class _Search:
                 if above is not None:
                     self._push(above.segment, above.position, side, above.lane)
 
-    def shared(self, at: int, lane: int) -> int | None:
-        """How far both sides pass a segment that was just met; None: one does not."""
+    def shared(self, lane: int) -> int | None:
+        """How far both sides pass the segment of a lane that was just met; None: one does not."""
+        # one that came in behind it passes all of it: no position there is beyond its own
         ends = [reached.get(lane) for reached in self.reached]
-        tops = [_WHOLE if end[0] > at else end[1] for end in ends if end is not None]
+        tops = [end[1] for end in ends if end is not None]
         return min(tops) if len(tops) == len(ends) else None
-
-    def before(self, at: int, lane: int) -> None:
-        """Meet the segment before one in its lane too."""
-        above = lanes.above(self._conn, at)
-        if above is not None and above.lane == lane:
-            heappush(self._open, (-above.segment, -_WHOLE, 0, lane))
 
     def _push(self, segment: int, top: int, side: int, lane: int) -> None:
         known = self.reached[side].get(lane, (-1, -1))

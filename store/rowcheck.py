@@ -18,6 +18,7 @@ from statevisor.store.prepared import execute
 from statevisor.store.tails import Tails
 
 _RESTORE = "Restore a backup; what is whole can be exported first."
+_WRONG = "What it comes from may be told wrong. Restore a backup."
 _BACK = "Roll the actor back to a version before it."
 
 #: Behind the last token at rest of segment s.
@@ -140,6 +141,33 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
            (SELECT 1 FROM checkpoint c WHERE c.digest = i.digest)""",
         "no place names image {0}",
         "It takes room and does no harm.",
+    ),
+    (
+        "lane",
+        """SELECT s.actor_id, NULL, s.id FROM segment s LEFT JOIN lane l ON l.segment = s.id
+           LEFT JOIN lane p ON p.segment = s.parent
+           WHERE coalesce(l.head, s.id) <> CASE WHEN s.rooted AND s.parent IS NOT NULL
+                                           THEN coalesce(p.head, s.parent) ELSE s.id END""",
+        "segment {0} is in a lane that is not its own",
+        _WRONG,
+    ),
+    (
+        "lane",
+        """SELECT min(s.actor_id), NULL, s.parent FROM segment s
+           WHERE s.rooted AND s.parent IS NOT NULL GROUP BY s.parent HAVING count(*) > 1""",
+        "the lane of segment {0} goes on in two ways",
+        _WRONG,
+    ),
+    (
+        "blend",
+        """SELECT c.actor_id, c.seq, e.parent FROM version_parent e
+           JOIN version c ON c.id = e.child JOIN version p ON p.id = e.parent
+           LEFT JOIN lane l ON l.segment = c.segment
+           WHERE e.ord > 0 AND NOT EXISTS (SELECT 1 FROM blend b
+             WHERE b.head = coalesce(l.head, c.segment) AND b.segment = c.segment
+               AND b.ord = e.ord AND b.source = p.segment AND b.position = p.position)""",
+        "that version {0} was blended into it is not found from below",
+        _WRONG,
     ),
 )
 _BEYOND = f"""SELECT v.actor_id, v.seq, v.segment, v.position, {_END} AS top FROM version v

@@ -31,7 +31,7 @@ def image(number: int) -> ImageRef:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a mutated actor and one whose turn is open."""
+    """A folder with an actor mutated twice and one whose turn is open."""
     folder = tmp_path_factory.mktemp("healthy")
     asyncio.run(fill(folder))
     return folder
@@ -61,6 +61,8 @@ async def fill(folder: Path) -> None:
     entry = JournalEntry(turn_id="turn_1", segment=record.segment, position=5, tokens=(6, 7))
     await catalog.journal([entry], incarnation=incarnation)
     await catalog.snapshot("act_b", record.segment, 7, tag=None, labels={}, guard=Guard())
+    why = Provenance(rule="blend", parents=("bob@0",))
+    await catalog.mutate("act_a", image(2), why, guard=Guard())
     await catalog.close()
 
 
@@ -109,6 +111,13 @@ async def test_nothing_is_wrong_with_a_healthy_folder(healthy: Path) -> None:
         ("version_beyond", "DELETE FROM token_run WHERE segment = 1"),
         ("image_beyond", "UPDATE checkpoint SET position = 8 WHERE segment = 3"),
         ("actor_position", "UPDATE actor SET position = 9 WHERE id = 'act_a'"),
+        ("lane", "UPDATE lane SET head = 2 WHERE segment = 4"),
+        ("lane", "DELETE FROM lane WHERE segment = 2"),
+        ("lane", "INSERT INTO lane VALUES (3, 1)"),
+        ("lane", "UPDATE segment SET parent = 1 WHERE id = 4"),
+        ("blend", "DELETE FROM blend"),
+        ("blend", "UPDATE blend SET source = 1"),
+        ("blend", "UPDATE blend SET head = 2"),
         ("database", "INSERT INTO tag VALUES ('t', 99, 0)"),
     ],
 )
