@@ -19,15 +19,10 @@ from torch.nn import functional
 from statevisor.guests.bank import Bank
 from statevisor.guests.families.rwkv7_weights import MIXES, Rwkv7Layer, Rwkv7Weights
 from statevisor.guests.launch_triton import DEPENDENT_ROWS
-from statevisor.guests.linear_triton import BLOCK_K, ceiling
+from statevisor.guests.linear_triton import BLOCK_K
 from statevisor.guests.mixers import shift_triton, time_triton
 from statevisor.guests.ops import Activation, RaggedBatch
-from statevisor.guests.ops_triton import (
-    BLOCK_H,
-    NORM_WARPS,
-    TritonOps,
-    row_stride,
-)
+from statevisor.guests.ops_triton import NORM_WARPS, TritonOps, row_stride
 from statevisor.guests.stacks_triton import Region, Stack
 
 #: LoRAs in the order of their columns and planes.
@@ -38,6 +33,8 @@ _DOWN_ACTIVATIONS: dict[str, Activation] = {"w": "tanh", "g": "sigmoid"}
 AHEAD = 256
 #: Programs of the recurrence of single tokens that a multiprocessor holds.
 TIME_PROGRAMS = 8
+#: Warps that share a quarter of a head in a longer row: rows of its state, never a sum.
+PROMPT_WARPS = 4
 #: From so many rows a program on, programs walk over rows with the next one's state under way.
 WALKED = 4
 
@@ -170,31 +167,35 @@ class FusedRwkv7:
         operands = (downs, ups, first, layer.vectors)
         stride, rows, tokens = row_stride(state, square), len(batch.slots), len(downs)
         fixed, options = self._options(tokens, 1)
-        fixed |= {"HEADS": config.heads, "PITCH": downs.shape[1], "GATED": layer.gated}
+        fixed |= {"HEADS": config.heads}
+        shared = {"PITCH": downs.shape[1], "GATED": layer.gated, **fixed}
         if batch.longest == 1:
             stages, each = self._walk(rows, state.dtype)
             self._ops.launcher(
                 time_triton.token_kernel,
                 (config.heads, each),
                 (*operands, state, out, batch.slots, rows),
-                {"STRIDE": stride, "EPS": config.group_norm_eps, "STAGES": stages, **fixed},
+                {"STRIDE": stride, "EPS": config.group_norm_eps, "STAGES": stages, **shared},
                 options,
             )
             return out
         y = downs.new_empty(tokens, config.width, dtype=torch.float32)
-        kept = y.new_empty(tokens, config.heads, time_triton.KEPT.value)
-        self._ops.launcher(
+        kept = (tokens, config.heads, time_triton.KEYS.value, config.head_size)
+        keys = torch.empty(kept, dtype=torch.float32, device=downs.device)
+        launch, heads = self._ops.launcher, (tokens, config.heads)
+        launch(time_triton.prompt_keys_kernel, heads, (*operands, keys), shared, options)
+        launch(
             time_triton.prompt_kernel,
             (4 * config.heads, rows),
-            (*operands, state, y, kept, batch.slots, batch.starts),
+            (keys, state, y, batch.slots, batch.starts),
             {"STRIDE": stride, **fixed},
-            options,
+            {**options, "num_warps": PROMPT_WARPS},
         )
-        self._ops.launcher(
+        launch(
             time_triton.prompt_output_kernel,
-            (tokens, ceiling(config.heads, BLOCK_H)),
-            (y, kept, *operands, out),
-            {"EPS": config.group_norm_eps, "BLOCK_H": BLOCK_H, **fixed},
+            heads,
+            (y, keys, ups, layer.vectors, out),
+            {"EPS": config.group_norm_eps, **fixed},
             options,
         )
         return out

@@ -2,12 +2,13 @@
 
 One token a row is a kernel of its own: a few programs on every multiprocessor walk over the rows
 of one head each, and the copies of the next rows' states are under way while one is worked on.
-Longer rows are walked by one program per quarter of a head, and a last kernel norms and gates what
-these read. Both give the same bits: every state is held as it is stored and stepped by quarters of
-16 channels [v]; the sums over channels are made by the same functions on tiles of one shape and one
-layout (`tests/unit/guests/test_compiled_triton.py` reads the layouts); a head's norm is put
-together from its quarters' moments in scalars; all else is elementwise. Fused multiply-adds are
-written out, nothing is autotuned and no scalar argument is specialised.
+Longer rows take three: one prepares what the recurrence reads, for all tokens at once; one walks
+over them, a quarter of a head a program, and does nothing but the recurrence; the last norms and
+gates what that read. Both ways give the same bits: every state is held as it is stored and stepped
+by tiles whose sums run over the same channels in the same lanes of one warp
+(`tests/unit/guests/test_compiled_triton.py` reads the layouts); the sums of a head's norm are of
+integers, which have no order; all else is elementwise. Fused multiply-adds are written out, nothing
+is autotuned and no scalar argument is specialised.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from statevisor.guests.mixers.wkv7_triton import HEAD, sigmoid
 #: Order of the vectors [H, 8, 64] that a head is described by.
 VECTORS = ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln_x_weight", "ln_x_bias")
 QUARTER = tl.constexpr(16)
-#: Numbers kept per token and head between the two kernels of longer rows.
-KEPT = tl.constexpr(16)
+#: Vectors kept per token and head between the kernels of longer rows.
+KEYS = tl.constexpr(6)
 
 
 @triton.jit
-def _keys(r, k, w, a, w0, a0, k_k, k_a, r_k):
-    """decay, kk, b = kk a, k, r [64] and the bonus' factor sum r k r_k of one head and token."""
-    r = r.to(tl.float32)
+def _keys(k, w, a, w0, a0, k_k, k_a):
+    """decay, kk, b = kk a and k [64] of one head and token."""
     k = k.to(tl.float32)
     # exp(-0.5) = 0.6065306597126334: the greatest decay rate.
     decay = tl.exp(-0.6065306597126334 * sigmoid(w0 + w.to(tl.float32)))
@@ -37,9 +37,7 @@ def _keys(r, k, w, a, w0, a0, k_k, k_a, r_k):
     norm = tl.sqrt(tl.sum(kk * kk, axis=0))
     # Written as a comparison so that a NaN norm stays a NaN.
     kk = kk / tl.where(norm < 1e-12, 1e-12, norm)
-    k = k * (1.0 + (a - 1.0) * k_a)
-    bonus = tl.sum(r * k * r_k, axis=0)
-    return decay, kk, kk * a, k, r, bonus
+    return decay, kk, kk * a, k * (1.0 + (a - 1.0) * k_a)
 
 
 @triton.jit
@@ -51,37 +49,42 @@ def _mixed(v, gate, first, bias):
 
 @triton.jit
 def _stepped(stored, decay, kk, b, k, r, v):
-    """A quarter of a state [16, 64] after a token, as it is stored; y [16], its mean and moment."""
+    """Rows of a state [V, 64] after a token, as they are stored, and y [V]; v is [V]."""
+    V: tl.constexpr = stored.shape[0]
     s = stored.to(tl.float32)
-    removed = -tl.sum(s * kk[None, :], axis=1)
+    removed = -tl.sum(s * kk, axis=1)
     added = tl.fma(
-        tl.broadcast_to(removed[:, None], QUARTER, HEAD),
-        tl.broadcast_to(b[None, :], QUARTER, HEAD),
-        v[:, None] * k[None, :],
+        tl.broadcast_to(removed[:, None], V, HEAD),
+        tl.broadcast_to(b, V, HEAD),
+        v[:, None] * k,
     )
-    s = tl.fma(s, tl.broadcast_to(decay[None, :], QUARTER, HEAD), added)
-    y = tl.sum(s * r[None, :], axis=1)
-    mean = tl.sum(y, axis=0) / QUARTER
+    s = tl.fma(s, tl.broadcast_to(decay, V, HEAD), added)
+    return s.to(stored.dtype), tl.sum(s * r, axis=1)
+
+
+@triton.jit
+def _sum(x, most):
+    """The sum of x [64], none of which is further from 0 than `most`, in grains of 2^-22 of it.
+
+    Grains are added as integers, so the order does not matter, and kernels that hold x otherwise
+    agree.
+    """
+    grain = tl.maximum(most, 1e-30) * (1.0 / 4194304.0)
+    # Beside 1.5 x 2^23 a float32 is whole, and its lower bits count: cheaper than a conversion.
+    whole = tl.fma(x, tl.broadcast_to(1.0 / grain, HEAD), tl.full((HEAD,), 12582912.0, tl.float32))
+    count = whole.to(tl.int32, bitcast=True) - 0x4B400000
+    return tl.sum(count, axis=0).to(tl.float32) * grain
+
+
+@triton.jit
+def _gated(y, weight, bias, bonus, v, g, EPS: tl.constexpr):
+    """A head's y [64] normed, with the bonus, times the gate."""
+    mean = _sum(y, tl.max(tl.abs(y), axis=0)) / HEAD
     centred = y - mean
-    return s.to(stored.dtype), y, mean, tl.sum(centred * centred, axis=0)
-
-
-@triton.jit
-def _norm(m0, m1, m2, m3, q0, q1, q2, q3, EPS: tl.constexpr):
-    """Mean and scale of a head from its quarters' means and moments, scalars or vectors of them."""
-    mean = ((m0 + m1) + (m2 + m3)) / 4
-    m0 -= mean
-    m1 -= mean
-    m2 -= mean
-    m3 -= mean
-    between = (m0 * m0 + m1 * m1) + (m2 * m2 + m3 * m3)
-    variance = (((q0 + q1) + (q2 + q3)) + between * QUARTER) / HEAD
-    return mean, 1.0 / tl.sqrt(variance + EPS)
-
-
-@triton.jit
-def _gated(y, mean, scale, weight, bias, bonus, v, g):
-    return ((y - mean) * scale * weight + bias + bonus * v) * g.to(tl.float32)
+    square = centred * centred
+    variance = _sum(square, tl.max(square, axis=0)) / HEAD
+    scale = 1.0 / tl.sqrt(variance + EPS)
+    return (centred * scale * weight + bias + bonus * v) * g.to(tl.float32)
 
 
 @triton.jit
@@ -151,159 +154,159 @@ def token_kernel(
         s3 = tl.load(cell + 3 * QUARTER * HEAD)
         down = downs + token * PITCH + head * HEAD + at
         up = ups + token * (4 * width) + head * HEAD + at
-        r, k = tl.load(down), tl.load(down + width)
-        decay, kk, b, k, r, bonus = _keys(
-            r, k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a, r_k
-        )
+        r, k = tl.load(down).to(tl.float32), tl.load(down + width)
+        decay, kk, b, k = _keys(k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a)
+        bonus = tl.sum(r * k * r_k, axis=0)
         v = tl.load(down + 2 * width).to(tl.float32)
         if GATED:
             from_first = tl.load(first + token * PITCH + 2 * width + head * HEAD + at)
             v = _mixed(v, tl.load(up + 3 * width), from_first, v0)
         va, vb, vc, vd = _quarters(v)
-        s0, y0, m0, q0 = _stepped(s0, decay, kk, b, k, r, va)
-        s1, y1, m1, q1 = _stepped(s1, decay, kk, b, k, r, vb)
-        s2, y2, m2, q2 = _stepped(s2, decay, kk, b, k, r, vc)
-        s3, y3, m3, q3 = _stepped(s3, decay, kk, b, k, r, vd)
+        keys = (decay[None, :], kk[None, :], b[None, :], k[None, :], r[None, :])
+        s0, y0 = _stepped(s0, *keys, va)
+        s1, y1 = _stepped(s1, *keys, vb)
+        s2, y2 = _stepped(s2, *keys, vc)
+        s3, y3 = _stepped(s3, *keys, vd)
         tl.store(cell, s0)
         tl.store(cell + QUARTER * HEAD, s1)
         tl.store(cell + 2 * QUARTER * HEAD, s2)
         tl.store(cell + 3 * QUARTER * HEAD, s3)
-        mean, scale = _norm(m0, m1, m2, m3, q0, q1, q2, q3, EPS)
         y = _whole(y0, y1, y2, y3)
-        result = _gated(y, mean, scale, weight, bias, bonus, v, tl.load(up + 2 * width))
+        result = _gated(y, weight, bias, bonus, v, tl.load(up + 2 * width), EPS)
         tl.store(out + token * width + head * HEAD + at, result.to(out.dtype.element_ty))
 
 
 @triton.jit
-def prompt_kernel(
+def prompt_keys_kernel(
     downs,
     ups,
     first,
     vectors,
-    state,
-    y_out,
-    kept,
-    slots,
-    starts,
+    keys,
     HEADS: tl.constexpr,
-    STRIDE: tl.constexpr,
     PITCH: tl.constexpr,
     GATED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """The recurrence of rows of any number of tokens, one quarter of one head of one row a program.
+    """What the recurrence takes of one head of one token, for rows of any number of tokens.
 
-    Operands as in `token_kernel`. y_out [N, 64 HEADS] float32; kept [N, HEADS, 16]: four means,
-    four moments and the bonus' factor, for `prompt_output_kernel`. A state of 16 bits is rounded
-    after every token.
+    Operands as in `token_kernel`. keys [N, HEADS, 6, 64] float32: decay, kk, b, k, r and v.
+    """
+    head = tl.program_id(1)
+    width: tl.constexpr = HEADS * HEAD
+    at = tl.arange(0, HEAD)
+    vector = vectors + head * (8 * HEAD) + at
+    w0 = tl.load(vector)
+    a0 = tl.load(vector + HEAD)
+    v0 = tl.load(vector + 2 * HEAD)
+    k_k = tl.load(vector + 3 * HEAD)
+    k_a = tl.load(vector + 4 * HEAD)
+    await_previous(DEPENDENT)
+    token = tl.program_id(0).to(tl.int64)
+    down = downs + token * PITCH + head * HEAD + at
+    up = ups + token * (4 * width) + head * HEAD + at
+    r, k = tl.load(down).to(tl.float32), tl.load(down + width)
+    decay, kk, b, k = _keys(k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a)
+    v = tl.load(down + 2 * width).to(tl.float32)
+    if GATED:
+        from_first = tl.load(first + token * PITCH + 2 * width + head * HEAD + at)
+        v = _mixed(v, tl.load(up + 3 * width), from_first, v0)
+    out = keys + (token * HEADS + head) * (KEYS * HEAD) + at
+    tl.store(out, decay)
+    tl.store(out + HEAD, kk)
+    tl.store(out + 2 * HEAD, b)
+    tl.store(out + 3 * HEAD, k)
+    tl.store(out + 4 * HEAD, r)
+    tl.store(out + 5 * HEAD, v)
+
+
+@triton.jit
+def _asked(key, at, at_v):
+    """decay, kk, b, k and r in tiles of equal rows, which land where they are used; and v [V]."""
+    decay = tl.load(key + at)
+    kk = tl.load(key + HEAD + at)
+    b = tl.load(key + 2 * HEAD + at)
+    k = tl.load(key + 3 * HEAD + at)
+    r = tl.load(key + 4 * HEAD + at)
+    return decay, kk, b, k, r, tl.load(key + 5 * HEAD + at_v)
+
+
+@triton.jit
+def prompt_kernel(
+    keys,
+    state,
+    y_out,
+    slots,
+    starts,
+    HEADS: tl.constexpr,
+    STRIDE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """The recurrence of rows of any number of tokens, a quarter of one head of one row a program.
+
+    keys: as in `prompt_keys_kernel`. y_out [N, 64 HEADS] float32. A state of 16 bits is rounded
+    after every token. A program's warps share out its channels [v], so that each has little to do
+    between two tokens; a channel's sums stay within a warp.
     """
     await_previous(DEPENDENT)
     head = tl.program_id(0) // 4
-    part = tl.program_id(0) % 4
     row = tl.program_id(1)
+    pitch: tl.constexpr = HEADS * (KEYS * HEAD)
     width: tl.constexpr = HEADS * HEAD
-    at = tl.arange(0, HEAD)
-    at_v = part * QUARTER + tl.arange(0, QUARTER)
+    at = tl.arange(0, HEAD)[None, :] + tl.zeros((QUARTER, 1), tl.int32)
+    at_v = (tl.program_id(0) % 4) * QUARTER + tl.arange(0, QUARTER)
     slot = tl.load(slots + row)
     begin = tl.load(starts + row)
     end = tl.load(starts + row + 1)
-    cell = state + slot * STRIDE + head * (HEAD * HEAD) + at_v[:, None] * HEAD + at[None, :]
+    cell = state + slot * STRIDE + head * (HEAD * HEAD) + at_v[:, None] * HEAD + at
     if begin < end:
         s = tl.load(cell)
-        vector = vectors + head * (8 * HEAD)
-        w0 = tl.load(vector + at)
-        a0 = tl.load(vector + HEAD + at)
-        v0 = tl.load(vector + 2 * HEAD + at_v)
-        k_k = tl.load(vector + 3 * HEAD + at)
-        k_a = tl.load(vector + 4 * HEAD + at)
-        r_k = tl.load(vector + 5 * HEAD + at)
-        # The next token's vectors are asked for before this one's are used: the chain from token to
-        # token is then arithmetic only, not a trip to memory.
-        down = downs + begin * PITCH + head * HEAD
-        up = ups + begin * (4 * width) + head * HEAD
-        next_r = tl.load(down + at)
-        next_k = tl.load(down + width + at)
-        next_w = tl.load(up + at)
-        next_a = tl.load(up + width + at)
-        next_v = tl.load(down + 2 * width + at_v)
-        if GATED:
-            next_gate = tl.load(up + 3 * width + at_v)
-            next_first = tl.load(first + begin * PITCH + 2 * width + head * HEAD + at_v)
-        for t in range(begin, end):
-            decay, kk, b, k, r, bonus = _keys(next_r, next_k, next_w, next_a, w0, a0, k_k, k_a, r_k)
-            v = next_v.to(tl.float32)
-            if GATED:
-                v = _mixed(v, next_gate, next_first, v0)
-            more = at < tl.where(t + 1 < end, HEAD, 0)
-            more_v = at_v < tl.where(t + 1 < end, HEAD, 0)
-            down = downs + (t + 1) * PITCH + head * HEAD
-            up = ups + (t + 1) * (4 * width) + head * HEAD
-            next_r = tl.load(down + at, mask=more, other=0.0)
-            next_k = tl.load(down + width + at, mask=more, other=0.0)
-            next_w = tl.load(up + at, mask=more, other=0.0)
-            next_a = tl.load(up + width + at, mask=more, other=0.0)
-            next_v = tl.load(down + 2 * width + at_v, mask=more_v, other=0.0)
-            if GATED:
-                next_gate = tl.load(up + 3 * width + at_v, mask=more_v, other=0.0)
-                ahead = first + (t + 1) * PITCH + 2 * width + head * HEAD + at_v
-                next_first = tl.load(ahead, mask=more_v, other=0.0)
-            s, y, mean, moment = _stepped(s, decay, kk, b, k, r, v)
-            tl.store(y_out + t * width + head * HEAD + at_v, y)
-            keep = kept + (t * HEADS + head) * KEPT
-            tl.store(keep + part, mean)
-            tl.store(keep + 4 + part, moment)
-            if part == 0:
-                tl.store(keep + 8, bonus)
+        key = keys + head * (KEYS * HEAD)
+        out = y_out + head * HEAD + at_v
+        pair = out[:, None] + tl.arange(0, 2)[None, :] * width
+        # Two tokens a turn, each one's vectors asked for a whole token ahead: the chain from token
+        # to token is then arithmetic only. Behind the last token the last is read again.
+        a0, a1, a2, a3, a4, a5 = _asked(key + begin * pitch, at, at_v)
+        b0, b1, b2, b3, b4, b5 = _asked(key + tl.minimum(begin + 1, end - 1) * pitch, at, at_v)
+        for t in range(begin, end - 1, 2):
+            s, y = _stepped(s, a0, a1, a2, a3, a4, a5)
+            a0, a1, a2, a3, a4, a5 = _asked(key + tl.minimum(t + 2, end - 1) * pitch, at, at_v)
+            s, next_y = _stepped(s, b0, b1, b2, b3, b4, b5)
+            b0, b1, b2, b3, b4, b5 = _asked(key + tl.minimum(t + 3, end - 1) * pitch, at, at_v)
+            # Behind the loads, which would have to wait for a store before them; both at once,
+            # since they change places among the warps.
+            tl.store(pair + t * width, tl.join(y, next_y))
+        if (end - begin) % 2 == 1:
+            s, y = _stepped(s, a0, a1, a2, a3, a4, a5)
+            tl.store(out + (end - 1) * width, y)
         tl.store(cell, s)
 
 
 @triton.jit
 def prompt_output_kernel(
     y_in,
-    kept,
-    downs,
+    keys,
     ups,
-    first,
     vectors,
     out,
     HEADS: tl.constexpr,
-    PITCH: tl.constexpr,
-    GATED: tl.constexpr,
     EPS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """The rest of `token_kernel` after `prompt_kernel`, BLOCK_H heads of one token a program."""
-    await_previous(DEPENDENT)
+    """The rest of `token_kernel` after `prompt_kernel`, one head of one token a program."""
+    head = tl.program_id(1)
     width: tl.constexpr = HEADS * HEAD
+    at = tl.arange(0, HEAD)
+    vector = vectors + head * (8 * HEAD) + at
+    r_k = tl.load(vector + 5 * HEAD)
+    weight = tl.load(vector + 6 * HEAD)
+    bias = tl.load(vector + 7 * HEAD)
+    await_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    real = head < HEADS
-    keep = kept + (token * HEADS + head) * KEPT
-    m0 = tl.load(keep, mask=real, other=0.0)
-    m1 = tl.load(keep + 1, mask=real, other=0.0)
-    m2 = tl.load(keep + 2, mask=real, other=0.0)
-    m3 = tl.load(keep + 3, mask=real, other=0.0)
-    q0 = tl.load(keep + 4, mask=real, other=0.0)
-    q1 = tl.load(keep + 5, mask=real, other=0.0)
-    q2 = tl.load(keep + 6, mask=real, other=0.0)
-    q3 = tl.load(keep + 7, mask=real, other=0.0)
-    bonus = tl.load(keep + 8, mask=real, other=0.0)
-    mean, scale = _norm(m0, m1, m2, m3, q0, q1, q2, q3, EPS)
-    at = tl.arange(0, HEAD)[None, :]
-    here = head[:, None] * HEAD + at
-    real = real[:, None]
-    down = downs + token * PITCH + 2 * width + here
-    up = ups + token * (4 * width) + 2 * width + here
-    vector = vectors + head[:, None] * (8 * HEAD) + at
-    v = tl.load(down, mask=real, other=0.0).to(tl.float32)
-    if GATED:
-        from_first = tl.load(first + token * PITCH + 2 * width + here, mask=real, other=0.0)
-        gate = tl.load(up + width, mask=real, other=0.0)
-        v = _mixed(v, gate, from_first, tl.load(vector + 2 * HEAD, mask=real, other=0.0))
-    y = tl.load(y_in + token * width + here, mask=real, other=0.0)
-    weight = tl.load(vector + 6 * HEAD, mask=real, other=0.0)
-    bias = tl.load(vector + 7 * HEAD, mask=real, other=0.0)
-    g = tl.load(up, mask=real, other=0.0)
-    result = _gated(y, mean[:, None], scale[:, None], weight, bias, bonus[:, None], v, g)
-    tl.store(out + token * width + here, result.to(out.dtype.element_ty), mask=real)
+    here = token * width + head * HEAD + at
+    key = keys + (token * HEADS + head) * (KEYS * HEAD) + at
+    bonus = tl.sum(tl.load(key + 4 * HEAD) * tl.load(key + 3 * HEAD) * r_k, axis=0)
+    v = tl.load(key + 5 * HEAD)
+    g = tl.load(ups + token * (4 * width) + 2 * width + head * HEAD + at)
+    result = _gated(tl.load(y_in + here), weight, bias, bonus, v, g, EPS)
+    tl.store(out + here, result.to(out.dtype.element_ty))

@@ -36,7 +36,12 @@ from statevisor.guests.families import rwkv7, rwkv7_fused, rwkv7_weights
 from statevisor.guests.families.rwkv7_fused import FusedLayer
 from statevisor.guests.graphs import DecodeRows
 from statevisor.guests.linear_triton import Tile, bucket
-from statevisor.guests.mixers.time_triton import prompt_kernel, prompt_output_kernel, token_kernel
+from statevisor.guests.mixers.time_triton import (
+    prompt_kernel,
+    prompt_keys_kernel,
+    prompt_output_kernel,
+    token_kernel,
+)
 from statevisor.guests.ops_triton import TritonOps
 from statevisor.guests.stacks_triton import Stack, Stacks, added
 from statevisor.guests.tiles import TILES
@@ -387,27 +392,6 @@ def _mixes(report: Report, limits: Ceilings, rows: int) -> None:
         )
 
 
-def _mixes(report: Report, limits: Ceilings, rows: int) -> None:
-    """Residual, norm and mixes, with four planes of sums and with one."""
-    config = replace(GEOMETRIES["1.5B"], layers=1, vocab=64)
-    model = rwkv7.Rwkv7Model.build(config, device_weights(config), TritonOps(DEVICE, ACT), "F16")
-    bank = Bank(model.layout, rows, DEVICE)
-    batch = pack([Row(slot=slot, tokens=(0,)) for slot in range(1, rows + 1)], DEVICE)
-    layer, x = model.weights.layers[0], random(rows, config.width)
-    norm = (layer.ln1_weight, layer.ln1_bias, 1e-5)
-    for mixes, planes in ((6, 4), (1, 4), (6, 1), (1, 1)):
-        parts = random(planes, rows, config.width).float()
-        arguments = (x, None, parts, *norm, layer.mixes[:mixes], bank.layers("shift_att")[0], batch)
-        report.add(
-            part="mixes",
-            rows=rows,
-            mixes=mixes,
-            planes=planes,
-            us=timed([partial(model.fused._mix, *arguments)] * 24),
-            floor_us=limits.floor(rows * config.width * (8 + 4 * planes + 2 * mixes)),
-        )
-
-
 def _recurrence(
     report: Report,
     limits: Ceilings,
@@ -424,14 +408,13 @@ def _recurrence(
     downs, first, ups = random(total, pitch), random(total, pitch), random(total, 4 * width)
     vectors = random(heads, 8, size).float()
     out = torch.empty(total, width, dtype=ACT, device=DEVICE)
-    y, kept = random(total, width).float(), random(total, heads, 16).float()
+    y, keys = random(total, width).float(), random(total, heads, 6, size).float()
     count = copies(rows * cells * state.itemsize) if tokens == 1 else 2
     banks = torch.zeros(count, rows + 1, heads, size, size, dtype=state, device=DEVICE)
     operands = (downs, ups, first, vectors)
+    read = {"PITCH": pitch, "GATED": True}
     common = {
         "HEADS": heads,
-        "PITCH": pitch,
-        "GATED": True,
         "DEPENDENT": True,
         "launch_pdl": True,
         "num_warps": 1,
@@ -449,16 +432,27 @@ def _recurrence(
             EPS=64e-5,
             STAGES=stages,
             maxnreg=registers,
+            **read,
             **common,
         )
 
-    def prompt(bank: torch.Tensor) -> None:
+    def before(bank: torch.Tensor) -> None:
+        prompt_keys_kernel[(total, heads)](*operands, keys, **read, **common)
+
+    def chain(bank: torch.Tensor) -> None:
+        shared = {**common, "num_warps": rwkv7_fused.PROMPT_WARPS}
         prompt_kernel[(4 * heads, rows)](
-            *operands, bank, y, kept, batch.slots, batch.starts, STRIDE=cells, **common
+            keys, bank, y, batch.slots, batch.starts, STRIDE=cells, **shared
         )
-        prompt_output_kernel[(total, heads // 4)](
-            y, kept, *operands, out, EPS=64e-5, BLOCK_H=4, **common
-        )
+
+    def behind(bank: torch.Tensor) -> None:
+        prompt_output_kernel[(total, heads)](y, keys, ups, vectors, out, EPS=64e-5, **common)
+
+    parts = {"keys": before, "chain": chain, "output": behind}
+
+    def prompt(bank: torch.Tensor) -> None:
+        for part in parts.values():
+            part(bank)
 
     if report is None:
         for cut in tried:
@@ -466,6 +460,8 @@ def _recurrence(
         prompt(banks[0])
         return
     found = {"prompt": round(timed([partial(prompt, bank) for bank in banks], 3), 3)}
+    for name, part in parts.items() if tokens > 1 else ():
+        found[name] = round(timed([partial(part, bank) for bank in banks], 3), 3)
     for cut in tried if tokens == 1 else ():
         calls = [partial(single, bank, *cut) for bank in banks]
         found["s{}x{}r{}".format(*cut)] = round(timed(calls, 3), 3)

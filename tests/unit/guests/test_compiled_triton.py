@@ -17,6 +17,7 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from statevisor.guests.families.rwkv7_fused import PROMPT_WARPS  # noqa: E402
 from statevisor.guests.launch_triton import can_depend  # noqa: E402
 from statevisor.guests.linear_triton import linear_kernel  # noqa: E402
 from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton  # noqa: E402
@@ -41,7 +42,7 @@ TILE |= {"BLOCK": 64, "STEP": 128}
 RESIDUAL = {**SHIFT, "ids": LONG, "parts": FLOAT, "out_x": ACT, "lasts": LONG}
 RESIDUAL_SIZES = {**SIZES, "GATHER": False, "PARTS": 4, "MIXES": 2, "STRIDE": 4 * WIDTH}
 TIME = dict.fromkeys(("downs", "ups", "first", "out"), ACT)
-TIME |= dict.fromkeys(("vectors", "y_out", "y_in", "kept"), FLOAT)
+TIME |= dict.fromkeys(("vectors", "y_out", "y_in", "keys"), FLOAT)
 TIME |= {"state": "*fp16", "slots": LONG, "starts": LONG, "rows": "i32"}
 TIME_SIZES = {"HEADS": HEADS, "STRIDE": 2**33, "PITCH": 1344, "GATED": True, "EPS": 64e-5}
 STACK = {"x": "tensordesc<bf16[16, 128]>", "weight": "tensordesc<bf16[64, 128]>"}
@@ -108,9 +109,15 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
         {**TIME_SIZES, "STAGES": 1},
         1,
     ),
-    "prompt": (time_triton.prompt_kernel, TIME, TIME_SIZES, 1),
-    "prompt float32": (time_triton.prompt_kernel, {**TIME, "state": FLOAT}, TIME_SIZES, 1),
-    "prompt output": (time_triton.prompt_output_kernel, TIME, {**TIME_SIZES, "BLOCK_H": 4}, 1),
+    "prompt keys": (time_triton.prompt_keys_kernel, TIME, TIME_SIZES, 1),
+    "prompt": (time_triton.prompt_kernel, TIME, TIME_SIZES, PROMPT_WARPS),
+    "prompt float32": (
+        time_triton.prompt_kernel,
+        {**TIME, "state": FLOAT},
+        TIME_SIZES,
+        PROMPT_WARPS,
+    ),
+    "prompt output": (time_triton.prompt_output_kernel, TIME, TIME_SIZES, 1),
     "stack": (
         stack_kernel,
         {**STACK, "out": ACT},
@@ -127,6 +134,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
 
 #: Kernels that read what nothing writes before their turn: vectors, or weights into a cache.
 EARLY = {"residual single", "residual mix", "token", "tokens walked", "token float32"}
+EARLY |= {"prompt keys", "prompt output"}
 
 
 @cache
@@ -186,38 +194,57 @@ def test_weights_are_asked_for_before_the_turn() -> None:
 def test_the_compiler_contracts_no_product_with_a_sum(name: str) -> None:
     """Contraction would be the compiler's choice, which may differ from kernel to kernel."""
     fused = compiled(name).asm["ptx"].count("fma.rn.f32")
-    # The recurrence writes out two a cell; a program of one warp has 16 x 64 / 32 cells a thread.
-    cells = {"wkv7": 16, "token": 64, "tokens walked": 64, "prompt": 16}
-    cells |= {"token float32": 64, "prompt float32": 16}
-    assert fused == 2 * cells.get(name, 0) * 64 // 32
+    # The recurrence writes out two a cell, of rows of 64 shared by 32 threads a warp; prompts have
+    # it three times, for two tokens and for a last one. A head's norm has two a channel it holds.
+    cells = {"wkv7": 16, "token": 64, "tokens walked": 64, "token float32": 64}
+    cells |= dict.fromkeys(("prompt", "prompt float32"), 3 * 16 // PROMPT_WARPS)
+    held = {"token": 16, "tokens walked": 16, "token float32": 32, "prompt output": 2}
+    assert fused == 2 * (cells.get(name, 0) * 64 // 32 + held.get(name, 0))
 
 
 def reductions(name: str) -> set[tuple[str, str, str]]:
-    """(axis, tile, layout) of every sum over channels in a kernel."""
+    """(axis, tile, layout) of every sum of floats over channels in a kernel.
+
+    Sums of integers and greatest values have no order, and are left out.
+    """
     code = compiled(name).asm["ttgir"]
     layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.M))
     found = re.findall(
-        r'"tt\.reduce"\(.*?axis = (\d).*?\) : \(tensor<([^,]*), (.*?)>\) ->', code, re.S
+        r'"tt\.reduce"\(.*?axis = (\d)(.*?)\) : \(tensor<([^,]*), (.*?)>\) ->', code, re.S
     )
 
     def spelled(layout: str) -> str:
         return re.sub(r"#\w+", lambda match: layouts.get(match[0], match[0]), layout)
 
-    return {(axis, tile, spelled(layout)) for axis, tile, layout in found}
+    return {
+        (axis, tile, spelled(layout)) for axis, body, tile, layout in found if "arith.addf" in body
+    }
+
+
+def lanes(name: str) -> set[tuple[str, str, str]]:
+    """`reductions`, of a tile only what is along its sums: warps may share out the rest."""
+    found = set()
+    for axis, tile, layout in reductions(name):
+        if axis == "1":
+            warps = re.search(r"warpsPerCTA = \[\d+, 1\]", layout)
+            assert warps, f"a sum of {name} is shared by warps: {layout}"
+            layout = layout.replace(warps[0], "")
+        found.add((axis, tile, layout))
+    return found
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("ways", "see"),
     [
-        ("token", "tokens walked", "prompt"),
-        ("token float32", "prompt float32"),
-        ("residual single", "residual mix", "residual norm"),
+        ([["token"], ["tokens walked"], ["prompt keys", "prompt", "prompt output"]], lanes),
+        ([["token float32"], ["prompt keys", "prompt float32", "prompt output"]], lanes),
+        ([["residual single"], ["residual mix"], ["residual norm"]], reductions),
     ],
-    ids=lambda names: names[0],
+    ids=["token", "token float32", "residual"],
 )
-def test_kernels_that_must_agree_sum_over_one_layout(names: tuple[str, ...]) -> None:
+def test_kernels_that_must_agree_sum_over_one_layout(ways, see) -> None:
     """The order of a sum follows from its layout: so decode and prompts add alike."""
-    first, *others = map(reductions, names)
+    first, *others = (set().union(*map(see, kernels)) for kernels in ways)
     assert first
     assert all(other == first for other in others)
 
