@@ -48,19 +48,17 @@ def fork(
     Raises: ActorExists, NotFound, VersionNotFound.
     """
     operations.check(scope, once)
-    here = origins.home(scope, origin)
-    parent = origins.parent(scope, origin, here)
-    source = actors.heritage(scope.conn, here.record.actor_id)
-    drift = parent.drift or source.drift
+    start = origins.start(scope, origin)
+    parent, drift = start.parent, start.parent.drift or start.drift
     made = []
     for new in children:
-        segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=here)
+        segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=start.here)
         child = actors.add(
             scope,
             new,
             segment=segment.record.id,
             position=origin.position + len(prompt),
-            base=source.base,
+            base=start.base,
             next_seq=2 if prompt else 1,
             parent=parent,
             drift=drift,

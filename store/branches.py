@@ -102,19 +102,18 @@ def rollback(
     """
     operations.check(scope, guard.once)
     actor = actors.guarded(scope, actor_id, guard, idle=True)
-    here = origins.home(scope, origin)
-    parent = origins.parent(scope, origin, here)
+    start = origins.start(scope, origin)
     actor = actors.get(scope.conn, actor_id)  # an anchor may have taken a seq of this very actor
-    segment = segments.insert_segment(scope.conn, actor_id, origin.position, parent=here)
+    segment = segments.insert_segment(scope.conn, actor_id, origin.position, parent=start.here)
     actor, number = _move(
         scope,
         actor,
         Op.ROLLBACK,
         segment,
-        parents=(parent.id,),
-        build=parent.build,
-        drift=actor.record.drift or parent.drift,
-        base=actors.heritage(scope.conn, here.record.actor_id).base,
+        parents=(start.parent.id,),
+        build=start.parent.build,
+        drift=actor.record.drift or start.parent.drift,
+        base=start.base,
         quarantine=None,
         seed=actor.record.seed if seed is None else seed,
     )

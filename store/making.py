@@ -9,14 +9,14 @@ from sqlalchemy import Connection, bindparam, delete, select
 from statevisor.hypervisor.catalog_port import Provenance
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import search, terms
-from statevisor.store.prepared import Prepared, inserting
+from statevisor.store.prepared import Numbered, Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
 from statevisor.store.tables import mutation, tag, touched, version, version_parent
 
 EVERY_LAYER = -1  #: in `touched`: the rule had no selection of layers
 
-_INSERT = inserting(version, returning_id=True)
+_INSERT = Numbered(version)
 _BEFORE = Prepared(
     select(version.c.created_us).where(
         version.c.actor_id == bindparam("key"), version.c.seq == bindparam("seq")
@@ -70,7 +70,7 @@ def add(
         "owner": scope.incarnation,
         "created_us": max(scope.now_us, before or 0),
     }
-    number = int(_INSERT.one(scope.conn, values).id)
+    number = _INSERT.add(scope.conn, values)
     edges = [
         {
             "child": number,

@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from statevisor.hypervisor.catalog_port import Origin
 from statevisor.hypervisor.errors import VersionNotFound
-from statevisor.hypervisor.vocab import Op
+from statevisor.hypervisor.records import SegmentRecord
+from statevisor.hypervisor.vocab import Op, parse_handle
 from statevisor.store import actors, making, runs, segments, versions
+from statevisor.store.prepared import Prepared
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
+from statevisor.store.tables import actor, segment, version
 from statevisor.store.versions import Made
+
+#: A version by its handle, with its segment and what forks take from its actor.
+_NAMED = Prepared(
+    versions.MADE.add_columns(
+        segment.c.id.label("here"),
+        segment.c.actor_id,
+        segment.c.parent,
+        segment.c.position.label("begins"),
+        segment.c.rooted,
+        segment.c.depth,
+        segment.c.place.label("begins_place"),
+        actor.c.base,
+        actor.c.drift.label("actor_drift"),
+    )
+    .join(segment, segment.c.id == version.c.segment)
+    .where(*versions.BY_HANDLE)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a new segment begins with."""
+
+    here: Segment  #: holds the last event before it
+    parent: Made
+    base: int  #: of that segment's actor
+    drift: bool  #: as well
+
+
+def start(scope: Scope, origin: Origin) -> Start:
+    """Where a new segment begins; a hidden anchor is made if no version is there.
+
+    Raises: NotFound; VersionNotFound (also if the named version is not at that place).
+    """
+    parsed = None if origin.handle is None else parse_handle(origin.handle)
+    if parsed is not None:
+        row = _NAMED.first(scope.conn, {"key": parsed.name, "seq": parsed.seq})
+        if row is not None and (row.here, row.position) == (origin.segment, origin.position):
+            return _as_start(row)
+    here = home(scope, origin)
+    source = actors.heritage(scope.conn, here.record.actor_id)
+    return Start(here, _parent(scope, origin, here), source.base, source.drift)
 
 
 def home(scope: Scope, origin: Origin) -> Segment:
@@ -19,24 +67,6 @@ def home(scope: Scope, origin: Origin) -> Segment:
     if bare and origin.position > _end(scope, here):
         raise VersionNotFound(f"position {origin.position} is beyond the end of this history")
     return here
-
-
-def parent(scope: Scope, origin: Origin, here: Segment) -> Made:
-    """The version that a new segment begins at; a hidden anchor is made if there is none.
-
-    Raises: VersionNotFound, if the named version is not at that place.
-    """
-    conn, position = scope.conn, origin.position
-    if origin.handle is not None:
-        named = versions.named(conn, origin.handle)
-        if (named.place, named.position) != (here.place_of(position), position):
-            raise VersionNotFound(f"{origin.handle} is not at position {position}")
-        return named
-    for hidden in (False, True):
-        found = versions.at(conn, here, position, hidden=hidden)
-        if found is not None:
-            return versions.made(conn, found)
-    return versions.made(conn, _anchor(scope, here, position))
 
 
 def before(scope: Scope, here: Segment, position: int) -> tuple[int, ...]:
@@ -53,6 +83,37 @@ def build(scope: Scope, here: Segment, position: int) -> str | None:
     if maker is not None:
         return versions.made(scope.conn, maker).build
     return scope.builds.get(actors.heritage(scope.conn, here.record.actor_id).model)
+
+
+def _as_start(row: Any) -> Start:
+    record = SegmentRecord(
+        id=row.here,
+        actor_id=row.actor_id,
+        parent=row.parent,
+        position=row.begins,
+        rooted=row.rooted,
+        depth=row.depth,
+    )
+    place = row.here if row.begins_place is None else row.begins_place
+    return Start(Segment(record, place), versions.as_made(row), row.base, row.actor_drift)
+
+
+def _parent(scope: Scope, origin: Origin, here: Segment) -> Made:
+    """The version that a new segment begins at; a hidden anchor is made if there is none.
+
+    Raises: VersionNotFound, if the named version is not at that place.
+    """
+    conn, position = scope.conn, origin.position
+    if origin.handle is not None:
+        named = versions.named(conn, origin.handle)
+        if (named.place, named.position) != (here.place_of(position), position):
+            raise VersionNotFound(f"{origin.handle} is not at position {position}")
+        return named
+    for hidden in (False, True):
+        found = versions.at(conn, here, position, hidden=hidden)
+        if found is not None:
+            return versions.made(conn, found)
+    return versions.made(conn, _anchor(scope, here, position))
 
 
 def _anchor(scope: Scope, here: Segment, position: int) -> int:

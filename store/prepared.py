@@ -82,6 +82,23 @@ class Prepared:
         return found
 
 
+class Numbered(Prepared):
+    """An INSERT of all columns but `id`, which the database counts up; not given is null."""
+
+    def __init__(self, table: Table) -> None:
+        core = _insert(table, [column.name for column in table.c if column.name != "id"])
+        super().__init__(core.returning(table.c.id))
+        self._silent = Prepared(core)
+
+    def add(self, conn: Connection, params: Params) -> int:
+        """Insert one row and return its id."""
+        if not getattr(conn.dialect, "postfetch_lastrowid", False):  # not part of its interface
+            return int(self.one(conn, params).id)
+        # Measured: to ask SQLite's cursor takes a third less than RETURNING.
+        it = self._silent._for(conn.dialect)
+        return int(execute(conn, it.sql, _values(it, params), numbered=True)[0][0])
+
+
 class PreparedIn:
     """One query over any number of keys; `make` puts the list of their marks into an IN."""
 
@@ -102,26 +119,34 @@ class PreparedIn:
         return rows
 
 
-def execute(conn: Connection, sql: str, values: Any = (), *, many: bool = False) -> list[Any]:
-    """Run SQL on the driver's connection and return all its rows. Raises: DBAPIError."""
+def execute(
+    conn: Connection, sql: str, values: Any = (), *, many: bool = False, numbered: bool = False
+) -> list[Any]:
+    """Run SQL on the driver's connection and return all its rows. Raises: DBAPIError.
+
+    `numbered`: the one row that is returned holds the id that an INSERT was given.
+    """
     driver = conn.connection.driver_connection
     assert driver is not None
     cursor = driver.cursor()
-    errors = conn.dialect.loaded_dbapi.Error
     try:
         (cursor.executemany if many else cursor.execute)(sql, values)
+        if numbered:
+            return [(cursor.lastrowid,)]
         # A statement left unfinished would hold the transaction open.
-        rows: list[Any] = cursor.fetchall() if cursor.description else []
-    except errors as error:
+        return cursor.fetchall() if cursor.description else []
+    except conn.dialect.loaded_dbapi.Error as error:
+        errors = conn.dialect.loaded_dbapi.Error
         raise DBAPIError.instance(sql, values, error, errors) from error
-    return rows
 
 
-def inserting(table: Table, *, returning_id: bool = False) -> Prepared:
-    """An INSERT of all columns, or of all but `id`, which it then returns; not given is null."""
-    names = [column.name for column in table.c if not (returning_id and column.name == "id")]
-    statement = insert(table).values({name: bindparam(name, None) for name in names})
-    return Prepared(statement.returning(table.c.id) if returning_id else statement)
+def inserting(table: Table) -> Prepared:
+    """An INSERT of all columns; one that is not given is null."""
+    return Prepared(_insert(table, [column.name for column in table.c]))
+
+
+def _insert(table: Table, names: Iterable[str]) -> Insert:
+    return insert(table).values({name: bindparam(name, None) for name in names})
 
 
 def _compile(core: Any, dialect: Dialect) -> _Compiled:

@@ -13,11 +13,11 @@ from sqlalchemy import BigInteger, Boolean, Connection, Integer, bindparam, sele
 from statevisor.hypervisor.errors import NotFound, VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
 from statevisor.store import lanes
-from statevisor.store.prepared import Prepared, inserting
+from statevisor.store.prepared import Numbered, Prepared
 from statevisor.store.tables import segment as table
 
 _GET = Prepared(select(table).where(table.c.id == bindparam("at")))
-_INSERT = inserting(table, returning_id=True)
+_INSERT = Numbered(table)
 
 #: Every segment of a path down to the one that holds `floor`, nearest first, and how far it goes.
 PATH = Prepared(
@@ -147,7 +147,7 @@ def insert_segment(
         "place": place,
     }
     made = SegmentRecord(
-        id=_INSERT.one(conn, values).id,
+        id=_INSERT.add(conn, values),
         actor_id=actor_id,
         parent=None if parent is None else parent.record.id,
         position=position,

@@ -62,11 +62,12 @@ _TAGS = PreparedIn(lambda keys: select(tag.c.version, tag.c.name).where(tag.c.ve
 _BY_TAG = Prepared(select(tag.c.version).where(tag.c.name == bindparam("key")))
 _named = select(actor.c.id).where(actor.c.name == bindparam("key"), actor.c.deleted_us.is_(None))
 _of_id = select(actor.c.id).where(actor.c.id == bindparam("key"))
-_by_handle = (
+#: What finds a version by `name@seq` or `id@seq`.
+BY_HANDLE = (
     version.c.actor_id == func.coalesce(_of_id.scalar_subquery(), _named.scalar_subquery()),
     version.c.seq == bindparam("seq"),
 )
-_BY_HANDLE = Prepared(select(version.c.id).where(*_by_handle))
+_BY_HANDLE = Prepared(select(version.c.id).where(*BY_HANDLE))
 _PAGE = Prepared(
     select(version.c.id)
     .where(
@@ -128,7 +129,8 @@ _SHORT = PreparedIn(
         .where(version.c.id.in_(keys))
     )
 )
-_made = select(
+#: Rows of `as_made`, each with its actor joined.
+MADE = select(
     version.c.id,
     version.c.place,
     version.c.position,
@@ -137,8 +139,8 @@ _made = select(
     _name.label("name"),
     version.c.seq,
 ).join(actor, actor.c.id == version.c.actor_id)
-_MADE = Prepared(_made.where(version.c.id == bindparam("key")))
-_MADE_BY_HANDLE = Prepared(_made.where(*_by_handle))
+_MADE = Prepared(MADE.where(version.c.id == bindparam("key")))
+_MADE_BY_HANDLE = Prepared(MADE.where(*BY_HANDLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ def short(conn: Connection, ids: Sequence[int]) -> dict[int, tuple[str, Op]]:
 
 def made(conn: Connection, number: int) -> Made:
     """What a version hands on."""
-    return _as_made(_MADE.one(conn, {"key": number}))
+    return as_made(_MADE.one(conn, {"key": number}))
 
 
 def named(conn: Connection, handle: str) -> Made:
@@ -248,10 +250,11 @@ def named(conn: Connection, handle: str) -> Made:
     row = _MADE_BY_HANDLE.first(conn, {"key": parsed.name, "seq": parsed.seq})
     if row is None:
         raise _missing(handle)
-    return _as_made(row)
+    return as_made(row)
 
 
-def _as_made(row: Any) -> Made:
+def as_made(row: Any) -> Made:
+    """A row of `MADE` as what the version hands on."""
     return Made(row.id, row.place, row.position, row.build, row.drift, f"{row.name}@{row.seq}")
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from statevisor.store.db import begin, finish, open_engine
-from statevisor.store.prepared import Prepared, PreparedIn, execute, inserting
+from statevisor.store.prepared import Numbered, Prepared, PreparedIn, execute, inserting
 
 THINGS = Table(
     "things",
@@ -62,8 +62,12 @@ def test_values_and_results_keep_their_types(conn):
 
 
 def test_an_insert_tells_the_id_it_was_given(conn):
-    returning = inserting(THINGS, returning_id=True)
-    assert [returning.one(conn, {"name": name}).id for name in "ab"] == [1, 2]
+    numbered = Numbered(THINGS)
+    INSERT.run(conn, {"id": 7, "name": "before"})
+    assert [numbered.add(conn, {"name": name}) for name in "ab"] == [8, 9]
+    # where the cursor does not tell, the statement does
+    conn.dialect.postfetch_lastrowid = False
+    assert numbered.add(conn, {"name": "c"}) == BY_NAME.one(conn, {"wanted": "c"}).id == 10
 
 
 def test_values_of_the_statement_itself_are_kept(conn):

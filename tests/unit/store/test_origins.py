@@ -1,0 +1,89 @@
+"""Where a fork begins: one statement finds what a search from segment to segment does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+
+from statevisor.hypervisor.catalog_port import NewActor, Origin
+from statevisor.store import births, origins, prepared, synthetic
+from statevisor.store.db import FILE, begin, finish, open_engine
+from statevisor.store.prepared import execute
+from statevisor.store.scope import Scope
+from statevisor.store.tails import Tails
+
+VERSIONS = 1000
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    folder = tmp_path_factory.mktemp("history")
+    synthetic.build(folder, VERSIONS)
+    engine = open_engine(folder / FILE, connections=1)
+    with engine.connect() as made:
+        begin(made, write=True)
+        execute(made, "UPDATE actor SET drift = 1, base = 2 WHERE rowid % 3 = 0")
+        execute(made, "UPDATE version SET drift = 1, build = NULL WHERE id % 5 = 0")
+        finish(made, commit=True)
+        yield made
+    engine.dispose()
+
+
+@pytest.fixture
+def scope(history: Connection) -> Iterator[Scope]:
+    begin(history, write=True)
+    yield Scope(conn=history, now_us=1, incarnation=1, builds={}, keep_keys_us=1, tails=Tails())
+    finish(history, commit=False)
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement from now on."""
+    found: list[str] = []
+
+    def counted(conn: Connection, sql: str, *rest: object, **more: bool) -> list[object]:
+        found.append(sql)
+        return execute(conn, sql, *rest, **more)
+
+    monkeypatch.setattr(prepared, "execute", counted)
+    return found
+
+
+def places(conn: Connection) -> list[tuple[int, int, str]]:
+    """Where the newest version of each place stands, and its handle."""
+    query = """SELECT segment, position, actor_id || '@' || seq, max(id) FROM version
+               GROUP BY segment, position"""
+    return [(segment, position, handle) for segment, position, handle, _ in execute(conn, query)]
+
+
+def test_one_statement_finds_what_the_search_finds(scope, monkeypatch):
+    for segment, position, handle in places(scope.conn):
+        origin = Origin(segment=segment, position=position, handle=handle)
+        named = origins.start(scope, origin)
+        monkeypatch.setattr(origins, "parse_handle", lambda handle: None)
+        found = origins.start(scope, origin)
+        monkeypatch.undo()
+        assert named == found
+
+
+def test_a_version_of_another_segment_is_looked_for_on_the_way(scope):
+    query = """SELECT s.id, s.position, p.actor_id || '@' || p.seq, v.id FROM segment s
+               JOIN version v ON v.segment = s.id AND v.seq = 0
+               JOIN version_parent e ON e.child = v.id JOIN version p ON p.id = e.parent
+               WHERE v.op = 'fork'"""
+    found = execute(scope.conn, query)
+    assert len(found) > 10
+    for segment, position, handle, _ in found:
+        start = origins.start(scope, Origin(segment=segment, position=position, handle=handle))
+        assert (start.here.record.id, start.parent.position) == (segment, position)
+
+
+def test_a_fork_of_a_named_version_is_one_reading_and_four_rows(scope, spent):
+    (segment, position, handle), *_ = places(scope.conn)
+    child = NewActor(id="act_new", name="new", model="m", seed=1, labels={})
+
+    births.fork(scope, [child], Origin(segment=segment, position=position, handle=handle), (), None)
+
+    assert [sql.split()[0] for sql in spent] == ["SELECT", *["INSERT"] * 4]
