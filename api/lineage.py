@@ -20,6 +20,7 @@ from statevisor.api.wire_versions import (
 )
 from statevisor.hypervisor import lineage_export
 from statevisor.hypervisor.lineage_export import Parts
+from statevisor.hypervisor.vocab import parse_handle
 
 DOT = "text/vnd.graphviz"
 LINES = "application/x-ndjson"
@@ -32,8 +33,11 @@ async def around(call: Call[Nothing, LineageQuery]) -> Reply | web.StreamRespons
 
 async def around_version(call: Call[Nothing, LineageQuery]) -> Reply | web.StreamResponse:
     """The graph of versions around a version."""
-    record = await call.visor.version(call.path("v"))
-    return await _drawn(call, f"{record.actor_id}@{record.seq}")
+    key = call.path("v")
+    if parse_handle(key) is None:  # a tag, which the visor would take for an actor's name
+        record = await call.visor.version(key)
+        key = f"{record.actor_id}@{record.seq}"
+    return await _drawn(call, key)
 
 
 async def _drawn(call: Call[Nothing, LineageQuery], key: str) -> Reply | web.StreamResponse:

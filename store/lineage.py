@@ -121,14 +121,14 @@ def graph(
     for wanted, way in (("ancestors", UPWARD), ("descendants", DOWNWARD)):
         if direction in (wanted, "both"):
             cut |= _spread(conn, way, start, seen, depth, limit)
-    nodes = versions.load(conn, tuple(seen))
-    records = dict(zip(seen, nodes, strict=True))
-    rank = {number: order for order, number in enumerate(seen)}
-    found = [edge for edge in _near(conn, _UP, tuple(seen)) if edge[1] in rank]
-    found.sort(key=lambda edge: rank[edge[0]])
+    ids = tuple(seen)
+    found = _near(conn, _UP, ids)
+    nodes = versions.load(conn, ids, found)
+    known = {number: (one.handle, one.op) for number, one in zip(ids, nodes, strict=True)}
     edges = tuple(
-        (records[parent].handle, records[child].handle, records[child].op)
+        (known[parent][0], *known[child])
         for child, parent in dict.fromkeys(found)
+        if parent in known
     )
     return nodes, edges, cut
 

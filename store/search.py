@@ -5,6 +5,7 @@ A page begins behind a version and reads no row twice: terms and kinds are index
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,8 @@ from statevisor.store.prepared import Prepared
 from statevisor.store.tables import version, version_term
 
 _END = 2**63 - 1  #: later than every time
+#: Most come of turns: what is found of them leaves little time for the others.
+_KINDS = (Op.TURN, *(op for op in Op if op is not Op.TURN))
 
 _ADD = Prepared(
     insert(version_term).from_select(
@@ -57,14 +60,21 @@ def page(conn: Connection, query: VersionQuery) -> tuple[tuple[VersionRecord, ..
         params |= {} if query.op is None else {"kind": query.op.value}
         found = _by_terms(len(wanted), query.op is not None).all(conn, params)
     else:
-        found = [
-            row
-            for op in (Op if query.op is None else (query.op,))
-            for row in _by_kind().all(conn, params | {"kind": op.value})
-        ]
-        found.sort(key=lambda row: (row.created_us, row.id))
+        found = _of_kinds(conn, params, _KINDS if query.op is None else (query.op,))
     ids = [row.id for row in found[: query.limit]]
     return versions.load(conn, ids), len(found) > query.limit
+
+
+def _of_kinds(conn: Connection, params: dict[str, Any], kinds: Sequence[Op]) -> list[Any]:
+    """The first rows among several kinds, and one that says whether more follow."""
+    found: list[Any] = []
+    for op in kinds:
+        found += _by_kind().all(conn, params | {"kind": op.value})
+        found.sort(key=lambda row: (row.created_us, row.id))
+        if len(found) >= params["limit"]:
+            del found[params["limit"] :]
+            params = params | {"high_us": min(params["high_us"], found[-1].created_us + 1)}
+    return found
 
 
 def _tagged(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from statevisor.store.tables import (
     version_parent,
 )
 
+_OPS = {op.value: op for op in Op}
 _name = shown_name(actor)
 _why = mutation.c
 _ROWS = (
@@ -155,19 +156,42 @@ class Made:
     handle: str  #: how it is shown
 
 
-def load(conn: Connection, ids: Sequence[int]) -> tuple[VersionRecord, ...]:
-    """Records of versions, in the order asked for."""
-    parents: dict[int, list[str]] = {}
-    for row in _PARENTS.all(conn, ids):
-        parents.setdefault(row.child, []).append(f"{row.name}@{row.seq}")
+def load(
+    conn: Connection, ids: Sequence[int], edges: Sequence[tuple[int, int]] | None = None
+) -> tuple[VersionRecord, ...]:
+    """Records of versions, in the order asked for.
+
+    `edges`: child and parent of every edge up from them, if they are known.
+    """
+    rows = {row.id: row for row in _BY_IDS.all(conn, ids)}
+    parents = _parents(conn, ids) if edges is None else _named_parents(conn, rows, edges)
     tags: dict[int, list[str]] = {}
     for row in _TAGS.all(conn, ids):
         tags.setdefault(row.version, []).append(row.name)
-    found = {
-        row.id: _record(row, parents.get(row.id, ()), tags.get(row.id, ()))
-        for row in _BY_IDS.all(conn, ids)
-    }
-    return tuple(found[number] for number in ids)
+    return tuple(
+        _record(rows[number], parents.get(number, ()), tags.get(number, ())) for number in ids
+    )
+
+
+def _parents(conn: Connection, ids: Sequence[int]) -> dict[int, list[str]]:
+    """Handles of parents, by child."""
+    found: dict[int, list[str]] = {}
+    for row in _PARENTS.all(conn, ids):
+        found.setdefault(row.child, []).append(f"{row.name}@{row.seq}")
+    return found
+
+
+def _named_parents(
+    conn: Connection, rows: Mapping[int, Any], edges: Sequence[tuple[int, int]]
+) -> dict[int, list[str]]:
+    """As `_parents`, of edges that are known: most lead to what was read."""
+    handles = {number: f"{row.name}@{row.seq}" for number, row in rows.items()}
+    strangers = {parent for _, parent in edges} - handles.keys()
+    handles |= {number: handle for number, (handle, _) in short(conn, tuple(strangers)).items()}
+    found: dict[int, list[str]] = {}
+    for child, parent in edges:
+        found.setdefault(child, []).append(handles[parent])
+    return found
 
 
 def one(conn: Connection, number: int) -> VersionRecord:
@@ -269,7 +293,7 @@ def _record(row: Any, parents: Iterable[str], tags: Iterable[str]) -> VersionRec
         seq=row.seq,
         segment=row.segment,
         position=row.position,
-        op=Op(row.op),
+        op=_OPS[row.op],
         parents=tuple(parents),
         digest=row.digest,
         nbytes=row.nbytes,
@@ -282,7 +306,7 @@ def _record(row: Any, parents: Iterable[str], tags: Iterable[str]) -> VersionRec
         before=row.before,
         drift=row.drift,
         build=row.build,
-        tags=tuple(sorted(tags)),
+        tags=tuple(sorted(tags)) if tags else (),
         labels=row.labels,
         hidden=row.hidden,
         created_at=row.created_us,

@@ -80,7 +80,7 @@ CASES = {
     "lineage_is_ancestor": ("/v1/lineage/is-ancestor?a=x@1&b=y@2", None, "x@1"),
     "versions_verify": ("/v1/versions/alice@4/verify", None, "alice@4"),
     "lineage_around": ("/v1/actors/a/lineage?direction=both&depth=3", None, "a"),
-    "lineage_around_version": ("/v1/versions/alice@4/lineage", None, "act_1@4"),
+    "lineage_around_version": ("/v1/versions/alice@4/lineage", None, "alice@4"),
     "lineage_common_ancestor": ("/v1/lineage/common-ancestor?a=x@1&b=y@2", None, "x@1"),
     "lineage_blame": ("/v1/lineage/blame?v=x@1&layer=2", None, "x@1"),
     "tiers_usage": ("/v1/tiers", None, None),

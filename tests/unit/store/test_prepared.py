@@ -48,6 +48,15 @@ def conn(tmp_path: Path) -> Iterator[Connection]:
     engine.dispose()
 
 
+def test_an_empty_object_is_each_reader_s_own(conn):
+    for number in (1, 2):
+        INSERT.run(conn, {"id": number, "name": str(number), "data": {}})
+    first, second = (BY_NAME.one(conn, {"wanted": name}).data for name in "12")
+
+    assert first == second == {}
+    assert first is not second
+
+
 def test_values_and_results_keep_their_types(conn):
     INSERT.run(conn, {"id": 1, "name": "a", "good": True, "data": {"x": [1, None]}, "count": 3})
     INSERT.run(conn, {"id": 2, "name": "b"})
