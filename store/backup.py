@@ -29,7 +29,8 @@ from statevisor.hypervisor.records import ImageRef
 from statevisor.store import checkpoints, codec
 from statevisor.store.db import FILE, begin, copy, finish, open_engine, translated
 from statevisor.store.extent import extent_bytes
-from statevisor.store.extent_io import hash_image, write_extent
+from statevisor.store.extent_io import hash_image
+from statevisor.store.extent_write import ExtentWrite, Hashed
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
 from statevisor.store.prepared import Prepared
@@ -120,10 +121,12 @@ class FolderArchive:
         return Archived(target=str(goal), images=len(moved), nbytes=nbytes)
 
     def _put(self, slab: int, place: Place, file: bytes, generation: int) -> ImageRef:
-        parts = [memoryview(file)]
-        meta = codec.read_header(parts[0], len(file))
-        hashed = hash_image(parts)
-        return write_extent(self._files, slab, place, parts, meta, generation + 1, lambda: hashed)
+        whole = memoryview(file)
+        meta = codec.read_header(whole, len(file))
+        head, row = whole[: -meta.layout.row_bytes], whole[-meta.layout.row_bytes :]
+        hashed = Hashed(head, hash_image([whole]))
+        writing = ExtentWrite(place, row, len(head), meta, generation + 1)
+        return writing.run(self._files, slab, lambda: hashed)
 
     def _finish(
         self, goal: Path, work: Path, pack: _Folder | _Tar, images: int, nbytes: int

@@ -70,6 +70,14 @@ def encode_header(meta: ImageMeta, row: bytes | memoryview) -> bytes:
     return _padded(_header_text(meta, _checksum(meta, row)), meta)
 
 
+def encoded_bytes(meta: ImageMeta) -> int:
+    """How long `encode_header` will be. Raises: ValueError if the meta contradicts itself."""
+    fault = _fault(meta)
+    if fault is not None:
+        raise ValueError(fault)
+    return len(_padded(_header_text(meta, _NO_CHECK), meta))
+
+
 def _padded(text: bytes, meta: ImageMeta) -> bytes:
     padding = -(8 + len(text)) % ALIGN
     if len(text) + padding > MAX_HEADER_BYTES:

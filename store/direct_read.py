@@ -23,14 +23,14 @@ LEAST_BYTES: Final = 256 << 10
 RUN_BYTES: Final = 16 << 20
 
 
-def suits(ref: ImageRef, out: memoryview) -> bool:
-    """Whether this image is one to be read past the page cache into that memory."""
-    return ref.nbytes >= LEAST_BYTES and is_aligned(out)
+def suits(row: memoryview) -> bool:
+    """Whether the row in this memory is one to pass the page cache by, on either way."""
+    return len(row) >= LEAST_BYTES and not row.readonly and is_aligned(row)
 
 
-def is_aligned(out: memoryview) -> bool:
-    """Whether a disk can write straight into this memory."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(out)) % ALIGN == 0
+def is_aligned(memory: memoryview) -> bool:
+    """Whether a disk can reach this memory, which is writable, by itself."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGN == 0
 
 
 class DirectRead:

@@ -1,8 +1,8 @@
-"""Writing and reading one extent. Slow: for worker threads."""
+"""Hashing an image, and reading one extent. Slow: for worker threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
@@ -19,11 +19,8 @@ from statevisor.store.extent import (
     unpack,
 )
 from statevisor.store.files import Files
-from statevisor.store.slabs import Place
 
 _ZEROS: Final = memoryview(bytes(ALIGN))
-#: Written at a time: large enough for the disk's full speed, small enough to begin early.
-RUN_BYTES: Final = 2 << 20
 
 
 def hash_image(parts: Sequence[memoryview]) -> ImageHash:
@@ -32,56 +29,6 @@ def hash_image(parts: Sequence[memoryview]) -> ImageHash:
     for piece, padding in _padded(parts, _ZEROS):
         hashed.add(piece, padding)
     return hashed
-
-
-def write_extent(
-    files: Files,
-    fd: int,
-    place: Place,
-    parts: Sequence[memoryview],
-    meta: ImageMeta,
-    generation: int,
-    hashed_by: Callable[[], ImageHash],
-) -> ImageRef:
-    """Write an image and then its header, not synced. Raises: OSError.
-
-    `hashed_by` gives the hash of the parts, or waits for who hashes them meanwhile.
-    """
-    nbytes = sum(map(len, parts))
-    try:
-        padding = _ZEROS[: aligned(nbytes) - nbytes]
-        _write_image(files, fd, [*parts, padding], place.offset + header_bytes(nbytes))
-    finally:
-        hashed = hashed_by()  # the caller's memory is in use until then
-    header = ExtentHeader(
-        generation=generation,
-        ref=ImageRef(
-            digest=hashed.digest,
-            nbytes=nbytes,
-            slab=place.slab,
-            offset=place.offset,
-            length=place.length,
-            layout=meta.fingerprints.layout,
-            weights=meta.fingerprints.weights,
-            build=meta.fingerprints.build,
-        ),
-        position=meta.position,
-        absorbed=meta.absorbed,
-        checksums=tuple(hashed.checksums),
-    )
-    files.write(fd, [header.pack()], place.offset)
-    return header.ref
-
-
-def _write_image(files: Files, fd: int, parts: Sequence[memoryview], where: int) -> None:
-    """Write in runs that the disk begins with at once, so that it works while others hash."""
-    runs = list(pieces(parts, RUN_BYTES))
-    for run in runs:
-        files.write(fd, run, where)
-        nbytes = sum(map(len, run))
-        if len(runs) > 1:
-            files.begin_sync(fd, where, nbytes)
-        where += nbytes
 
 
 def read_extent(

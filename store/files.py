@@ -31,9 +31,9 @@ class Files:
         return os.open(path, os.O_RDWR)
 
     def open_direct(self, path: Path) -> int | None:
-        """A descriptor that reads past the page cache; None where the file system has none."""
+        """A descriptor that passes the page cache by; None where the file system has none."""
         try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECT)
+            return os.open(path, os.O_RDWR | os.O_DIRECT)
         except OSError:
             return None
 

@@ -7,12 +7,12 @@ which means free. Extents are written once and not changed until they are free.
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from statevisor.hypervisor.errors import (
     ImageCorrupt,
@@ -24,23 +24,31 @@ from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
-from statevisor.store.digest import PIECE_BYTES, ImageHash, digest
+from statevisor.store.digest import digest
 from statevisor.store.direct_read import DirectRead, suits
 from statevisor.store.extent import ExtentHeader, extent_bytes
 from statevisor.store.extent_io import (
     at,
     check_ref,
-    hash_image,
     read_extent,
     verify_extent,
-    write_extent,
 )
+from statevisor.store.extent_write import ExtentWrite
 from statevisor.store.files import Files
 from statevisor.store.group_sync import GroupSync
 from statevisor.store.room import NO_DISK, Room
 from statevisor.store.scan import scan
+from statevisor.store.settled import settled
+from statevisor.store.shared import Shared
 from statevisor.store.slabs import Place, Slab, SlabConfig, Slabs, place_of
 from statevisor.store.workers import Workers, stop_process
+
+
+class Written(NamedTuple):
+    """An image whose bytes are on the disk, and whether they are synced."""
+
+    ref: ImageRef
+    durable: bool
 
 
 class SlabImages:
@@ -109,7 +117,7 @@ class SlabImages:
         """
         out = out.cast("B")
         with self._reading(ref) as slab:
-            if slab.direct is not None and suits(ref, out):
+            if slab.direct is not None and suits(out):
                 with suppress(OSError):  # then as below, which says what is wrong
                     return await self._workers.run(
                         _read_row_direct, self._files, slab.direct, ref, out
@@ -140,7 +148,8 @@ class SlabImages:
 
     def digest(self, row: memoryview, meta: ImageMeta) -> str:
         """The digest that `put` of this state would give."""
-        return digest(_image_parts(row, meta))
+        row = _checked(row, meta)
+        return digest([memoryview(codec.encode_header(meta, row)), row])
 
     async def scan(self) -> tuple[ExtentHeader, ...]:
         """Every intact image on the disk, freed ones that still stand there included.
@@ -182,23 +191,22 @@ class SlabImages:
         The row must not change until then; a cancelled call too ends only when its writer has.
         Raises: Unavailable (the disk is full or fails), QuotaExceeded.
         """
-        if meta.layout.row_bytes > PIECE_BYTES:  # its checksum would hold up the event loop
-            parts = await self._workers.run(_image_parts, row, meta)
-        else:
-            parts = _image_parts(row, meta)
-        place = await self._room.take(extent_bytes(sum(map(len, parts))))
+        row = _checked(row, meta)
+        head_bytes = codec.encoded_bytes(meta)
+        place = await self._room.take(extent_bytes(head_bytes + len(row)))
         self._generation += 1
         self._births[place.slab, place.offset] = self._generation
         try:
-            ref = await self._write(place, parts, meta, self._generation)
-            await self._sync(place.slab)
+            written = await self._write(place, row, head_bytes, meta, self._generation)
+            if not written.durable:
+                await self._group(place.slab).wait()
         except OSError as error:
             self._give(place)
             raise Unavailable(f"cannot write an image: {error.strerror}", hint=NO_DISK) from error
         except BaseException:
             self._give(place)
             raise
-        return ref
+        return written.ref
 
     def reclaim(self, extent: Extent) -> None:
         """Give back an extent that no row names and nobody will name. Raises: StatevisorError."""
@@ -223,28 +231,46 @@ class SlabImages:
         assert all(self._readers[place] for place in self._freed), "a freed extent was forgotten"
 
     async def _write(
-        self, place: Place, parts: list[memoryview], meta: ImageMeta, generation: int
-    ) -> ImageRef:
-        hashed_by: Callable[[], ImageHash] = partial(hash_image, parts)
-        if place.length > PIECE_BYTES:  # below, another thread costs more than it gains
-            # First in, first out: the hash has begun before the writer that will wait for it.
-            hashed_by = self._workers.submit(hash_image, parts).result
-        fd = self._slab(place.slab).fd
-        return await self._workers.run(
-            write_extent, self._files, fd, place, parts, meta, generation, hashed_by
-        )
+        self, place: Place, row: memoryview, head_bytes: int, meta: ImageMeta, generation: int
+    ) -> Written:
+        slab = self._slab(place.slab)
+        writing = ExtentWrite(place, row, head_bytes, meta, generation)
+        if slab.direct is not None and suits(row):
+            try:
+                return await self._run(slab.id, slab.direct, writing.past_the_cache())
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # this disk cannot be written so
+                    raise
+        return await self._run(slab.id, slab.fd, writing)
+
+    async def _run(self, slab_id: int, fd: int, writing: ExtentWrite) -> Written:
+        files, group, hashed = self._files, self._group(slab_id), Shared(writing.hashed)
+
+        def sync_row() -> None:
+            if not hashed.done:  # the disk would have nothing to do
+                group.lead()
+
+        def write() -> Written:
+            ref = writing.run(files, fd, hashed, sync_row if writing.large else None)
+            return Written(ref, group.lead())
+
+        # The disk first: whoever hashes keeps a processor from who only waits.
+        written = self._workers.begin(write)
+        if writing.large:  # below, another thread costs more than it gains
+            self._workers.offer(hashed)
+        return await settled(written)
 
     def _give(self, place: Place) -> None:
         self._births.pop((place.slab, place.offset), None)
         self._room.give(place)
 
-    async def _sync(self, slab_id: int) -> None:
+    def _group(self, slab_id: int) -> GroupSync:
         group = self._syncs.get(slab_id)
         if group is None:
             slab, files, workers = self._slab(slab_id), self._files, self._workers
-            group = GroupSync(lambda: workers.run(workers.sync, files.sync, slab.fd, slab.path))
+            group = GroupSync(lambda: workers.sync(files.sync, slab.fd, slab.path), workers.run)
             self._syncs[slab_id] = group
-        await group.wait()
+        return group
 
     def _slab(self, slab_id: int) -> Slab:
         slab = self._slabs.find(slab_id)
@@ -288,9 +314,9 @@ def _read_file(files: Files, fd: int, ref: ImageRef) -> bytes:
     return bytes(file)
 
 
-def _image_parts(row: memoryview, meta: ImageMeta) -> list[memoryview]:
-    """The image in two parts, header and row. Raises: ValueError."""
+def _checked(row: memoryview, meta: ImageMeta) -> memoryview:
+    """The row as bytes. Raises: ValueError."""
     row = row.cast("B")
     if len(row) != meta.layout.row_bytes:
         raise ValueError(f"a row of {len(row)} bytes, the layout has {meta.layout.row_bytes}")
-    return [memoryview(codec.encode_header(meta, row)), row]
+    return row

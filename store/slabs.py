@@ -67,7 +67,7 @@ class Slab:
     path: Path
     fd: int
     room: FreeList
-    direct: int | None = None  #: reads past the page cache; None: not here
+    direct: int | None = None  #: passes the page cache by; None: not here
     awaited: bool = False  # made for an extent that has not been taken yet
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar, TypeVarTuple
 
@@ -40,11 +40,15 @@ class Workers:
 
     async def run(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         """Do it on a thread; a cancelled caller waits until the thread has done."""
-        return await settled(asyncio.get_running_loop().run_in_executor(self._pool, work, *args))
+        return await settled(self.begin(work, *args))
 
-    def submit(self, work: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
-        """Begin it on a thread."""
-        return self._pool.submit(work, *args)
+    def begin(self, work: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Begin it on a thread; who waits for it does so by `settled`."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    def offer(self, work: Callable[[], object]) -> None:
+        """Have it done once a thread is free; what it raises is lost."""
+        self._pool.submit(work)
 
     def sync(self, sync: Callable[[T], None], what: T, path: Path) -> None:
         """Sync once, on the calling thread; after one failure no sync is asked for again."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
 import random
 import signal
@@ -29,8 +30,16 @@ from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig
 
 CONFIG = SlabConfig(slab_bytes=128 * 1024, step_bytes=32 * 1024, threads=2)
-SIZES = (8, 20_000, 60_000, 200_000)  # the last needs a slab of its own
-WATCHED = ("images.py", "extent_io.py", "slabs.py", "room.py", "files.py", "group_sync.py")
+SIZES = (8, 20_000, 60_000, 300_000)  # the last needs a slab of its own, and no page cache
+WATCHED = (
+    "images.py",
+    "extent_io.py",
+    "extent_write.py",
+    "slabs.py",
+    "room.py",
+    "files.py",
+    "group_sync.py",
+)
 
 
 def make_meta(size: int) -> ImageMeta:
@@ -41,6 +50,13 @@ def make_meta(size: int) -> ImageMeta:
 
 def make_row(k: int, size: int) -> bytes:
     return random.Random(k).randbytes(size)
+
+
+def on_a_page(row: bytes) -> memoryview:
+    """The row in memory that a disk can reach by itself."""
+    memory = memoryview(mmap.mmap(-1, len(row)))
+    memory[:] = row
+    return memory
 
 
 class Names:
@@ -62,7 +78,7 @@ async def work(folder: Path, files: Files) -> None:
     for k in range(0, 12, 3):
         group = [(j, SIZES[j % len(SIZES)]) for j in range(k, k + 3)]
         refs = await asyncio.gather(
-            *(images.put(memoryview(make_row(j, size)), make_meta(size)) for j, size in group)
+            *(images.put(on_a_page(make_row(j, size)), make_meta(size)) for j, size in group)
         )
         for (j, size), ref in zip(group, refs, strict=True):
             names.commit(k=j, size=size, ref=asdict(ref))

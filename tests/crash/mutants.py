@@ -24,21 +24,19 @@ def no_slab_sync() -> None:
 
 def row_first() -> None:
     """The catalog's row comes first, the bytes of its image later."""
-    write = images.write_extent
 
-    async def later(self: Any, place: Any, parts: Any, meta: Any, generation: int) -> Any:
-        hashed = images.hash_image(parts)
+    async def later(self: Any, place: Any, *about: Any) -> Any:
+        writing = images.ExtentWrite(place, *about)
+        hashed = writing.hashed()
         fd = self._slab(place.slab).fd
-        ref = write(Nowhere(), fd, place, parts, meta, generation, lambda: hashed)
+        ref = writing.run(Nowhere(), fd, lambda: hashed)
 
         async def bytes_at_last() -> None:
             await asyncio.sleep(0.3)  # longer than any commit
-            await self._workers.run(
-                write, self._files, fd, place, parts, meta, generation, lambda: hashed
-            )
+            await self._workers.run(writing.run, self._files, fd, lambda: hashed)
 
         _late.append(asyncio.create_task(bytes_at_last()))
-        return ref
+        return images.Written(ref, False)
 
     images.SlabImages._write = later  # type: ignore[method-assign]
 

@@ -29,7 +29,7 @@ class Watched(Files):
         self.fault = None
 
     def open_direct(self, path):
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDWR)
         self.direct.add(fd)
         return fd
 

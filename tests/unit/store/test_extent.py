@@ -13,6 +13,7 @@ from statevisor.hypervisor.layout import StateFamily
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec, extent, extent_io
 from statevisor.store.extent import ExtentHeader
+from statevisor.store.extent_write import ExtentWrite
 from statevisor.store.files import Files
 from statevisor.store.slabs import Place
 
@@ -63,12 +64,15 @@ def header(nbytes=10_000):
 
 
 def written(meta, row, disk, offset=4096):
-    """An extent as `write_extent` leaves it."""
-    parts = [memoryview(codec.encode_header(meta, row)), row]
-    place = Place(slab=3, offset=offset, length=extent.extent_bytes(sum(map(len, parts))))
-    return extent_io.write_extent(
-        disk, 0, place, parts, meta, 9, lambda: extent_io.hash_image(parts)
-    )
+    """An extent as it is written."""
+    writing = writing_of(meta, row, slab=3, offset=offset)
+    return writing.run(disk, 0, writing.hashed)
+
+
+def writing_of(meta, row, slab, offset):
+    head = codec.encode_header(meta, row)
+    place = Place(slab=slab, offset=offset, length=extent.extent_bytes(len(head) + len(row)))
+    return ExtentWrite(place, row, len(head), meta, 9)
 
 
 def read(disk, ref):
@@ -238,8 +242,6 @@ def test_a_failed_write_waits_for_the_hash(make_meta, make_row):
     waited = []
     meta = make_meta()
     row = make_row(meta)
-    parts = [memoryview(codec.encode_header(meta, row)), row]
-    place = Place(slab=1, offset=0, length=extent.extent_bytes(sum(map(len, parts))))
     with pytest.raises(OSError, match="Input/output"):
-        extent_io.write_extent(Broken(), 0, place, parts, meta, 1, lambda: waited.append(True))
+        writing_of(meta, row, slab=1, offset=0).run(Broken(), 0, lambda: waited.append(True))
     assert waited

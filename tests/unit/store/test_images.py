@@ -139,8 +139,8 @@ async def test_bytes_then_header_then_sync(images, files, meta, make_row):
     await images._room.close()
     mine = [step for step in files.done if step[0] in ("write", "sync")]
     assert mine == [
-        ("write", ref.offset + 4096, ref.length - 4096),  # the image, with its padding
-        ("write", ref.offset, 4096),  # the header
+        ("write", ref.offset + 8192, ref.length - 8192),  # the row, with its padding
+        ("write", ref.offset, 8192),  # the extent's header and the image's
         ("sync",),
     ]
 
@@ -525,10 +525,10 @@ async def test_the_disk_begins_with_a_large_image_before_its_end_is_written(
     images = SlabImages.open(tmp_path / "slabs", (), incarnation=1, files=Begun())
     meta = make_meta(StateFamily(name="wkv", shape=(1, 5 * MIB // 4), dtype="F32"))
     ref = await images.put(make_row(meta), meta)
-    at, run, last = ref.offset + 4096, 2 * MIB, MIB + 4096
+    at, run, last = ref.offset + 8192, 2 * MIB, MIB
     runs = [(at, run), (at + run, run), (at + 2 * run, last)]
     wanted = [(what, *where) for where in runs for what in ("write", "begin")]
-    assert done == [*wanted, ("write", ref.offset, 4096)]
+    assert done == [*wanted, ("write", ref.offset, 8192)]
     done.clear()
     small = make_meta()
     await images.put(make_row(small), small)
