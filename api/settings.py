@@ -75,6 +75,9 @@ class Settings(BaseModel):
     state_dtype: Literal["F32", "F16"] = "F32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[Count | None, Field(description="of a guest on the CPU")] = None
+    mode: Annotated[
+        Literal["exact", "fast"], Field(description="fast: the library's products, inexact")
+    ] = "exact"
 
     mailbox: Count = _VISOR.mailbox
     host_bytes: Annotated[ByteSize, Field(ge=0)] = ByteSize(_VISOR.host_bytes)

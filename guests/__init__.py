@@ -25,12 +25,15 @@ class GuestConfig:
     device: str = "auto"  #: "cpu", "cuda", or "auto": cuda if there is one
     threads: int | None = None  #: of torch on the CPU, part of the build; None: half of the cores
     step_tokens: int = 512  #: most tokens of one step over all rows
+    mode: str = "exact"  #: or "fast": the library's products, and no promise about bits
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cpu", "cuda"):
             raise InvalidRequest(f"device {self.device!r} is none of auto, cpu, cuda")
         if self.state_dtype not in ("F32", "F16"):
             raise InvalidRequest(f"state_dtype {self.state_dtype!r} is none of F32, F16")
+        if self.mode not in ("exact", "fast"):
+            raise InvalidRequest(f"mode {self.mode!r} is none of exact, fast")
         for name in ("slots", "step_tokens", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -40,7 +43,8 @@ class GuestConfig:
 def build_guest(config: GuestConfig, *, verify: bool = True) -> Guest:
     """Load a model and make it ready to step.
 
-    verify: check that no row's bits depend on other rows (about a second for a small model).
+    verify: check that no row's bits depend on other rows (about a second for a small model); in the
+    fast mode they may.
     Raises: CheckpointInvalid, ModelNotFound, CapabilityMissing (no such device, or one on which
     rows are not independent).
     """

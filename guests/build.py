@@ -18,7 +18,9 @@ from statevisor.guests.families.rwkv7_weights import Rwkv7Config, shapes
 from statevisor.guests.invariance import check_row_invariance
 from statevisor.guests.model import Model
 from statevisor.guests.ops_cpu import CpuOps
+from statevisor.guests.ops_cpu_fast import FastCpuOps
 from statevisor.guests.plain_steps import Steps
+from statevisor.guests.prompt_graphs import PromptedModel
 from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.guests.tokenizers import load_tokenizer
@@ -39,7 +41,7 @@ def build(config: GuestConfig, *, verify: bool) -> Runner:
             f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab}"
         )
     ops.admit(model.matrices())
-    if verify:
+    if verify and ops.exact:
         check_row_invariance(model)
     return Runner(
         name=config.name or (DEMO if config.model == DEMO else path.stem),
@@ -59,10 +61,19 @@ def build_random(
     state_dtype: str,
     device: str,
     threads: int | None,
+    mode: str,
+    step_tokens: int,
 ) -> Runner:
     """See `geometries.random_guest`."""
     geometry = Rwkv7Config(**sizes)
-    config = GuestConfig(slots=slots, state_dtype=state_dtype, device=device, threads=threads)
+    config = GuestConfig(
+        slots=slots,
+        state_dtype=state_dtype,
+        device=device,
+        threads=threads,
+        mode=mode,
+        step_tokens=max(slots, step_tokens),
+    )
     ops, steps = _backend(config)
     tensors = random_tensors(geometry, ops.device)
     model = _model_class("rwkv7").build(geometry, tensors, ops, state_dtype)
@@ -73,7 +84,7 @@ def build_random(
         model=model,
         tokenizer=ByteTokenizer(vocab_size=geometry.vocab),
         slots=slots,
-        step_tokens=max(slots, config.step_tokens),
+        step_tokens=config.step_tokens,
         steps=steps,
     )
 
@@ -112,18 +123,22 @@ def _backend(config: GuestConfig) -> tuple[Any, Callable[[Model, Bank], Steps] |
     cuda = torch.cuda.is_available()
     if config.device == "cpu" or (config.device == "auto" and not cuda):
         # The other half is for the event loop and the journal: threads that wait for a core spin.
-        return CpuOps(config.threads or max(1, (os.cpu_count() or 1) // 2)), None
+        threads = config.threads or max(1, (os.cpu_count() or 1) // 2)
+        return (CpuOps if config.mode == "exact" else FastCpuOps)(threads), None
     if not cuda:
         raise CapabilityMissing("torch finds no CUDA device", hint="Start with --device cpu.")
     # Imported here: without a driver the kernels' compiler warns of its absence.
     from statevisor.guests.device_steps import DeviceSteps
+    from statevisor.guests.ops_fast import FastOps
     from statevisor.guests.ops_triton import TritonOps
 
     device = torch.device("cuda", torch.cuda.current_device())
 
     def captured(model: Model, bank: Bank) -> Steps:
-        steps = DeviceSteps(model, bank)
+        prompted = PromptedModel(model, bank, max(config.step_tokens, config.slots))
+        prompted.capture()
+        steps = DeviceSteps(prompted, bank)
         steps.capture()
         return steps
 
-    return TritonOps(device, torch.bfloat16), captured
+    return (TritonOps if config.mode == "exact" else FastOps)(device, torch.bfloat16), captured

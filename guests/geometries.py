@@ -38,10 +38,18 @@ GEOMETRIES: Mapping[str, Mapping[str, int]] = MappingProxyType(
 
 
 def random_guest(
-    geometry: str, *, slots: int, state_dtype: str, device: str, threads: int | None = None
+    geometry: str,
+    *,
+    slots: int,
+    state_dtype: str,
+    device: str,
+    threads: int | None = None,
+    mode: str = "exact",
+    step_tokens: int = 512,
 ) -> Guest:
     """A guest of that size on the named device ("auto", "cpu", "cuda"), ready to step.
 
+    step_tokens: most of one step; as many as there are slots at least.
     Raises: InvalidRequest (there is no such geometry), CapabilityMissing.
     """
     if geometry not in GEOMETRIES:
@@ -51,5 +59,12 @@ def random_guest(
 
     sizes: Any = GEOMETRIES[geometry]
     return build_random(
-        geometry, sizes, slots=slots, state_dtype=state_dtype, device=device, threads=threads
+        geometry,
+        sizes,
+        slots=slots,
+        state_dtype=state_dtype,
+        device=device,
+        threads=threads,
+        mode=mode,
+        step_tokens=step_tokens,
     )

@@ -12,6 +12,8 @@ eager step, which stays as the twin for tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -87,16 +89,7 @@ class GraphedForward:
             self.eager(prompt(tokens, self._rows.batch(1).slots.device))
         pool = None
         for size in reversed(self.buckets):
-            batch = self._rows.batch(size)
-            # Outside the capture first: kernels are compiled and loaded, libraries set up.
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.eager(batch)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                result = self.eager(batch)
+            graph, result = record(partial(self.eager, self._rows.batch(size)), pool)
             pool = graph.pool()
             self._graphs[size] = graph, result
 
@@ -110,6 +103,22 @@ class GraphedForward:
         graph, result = self._graphs[size]
         graph.replay()
         return result[:rows]
+
+
+def record(
+    step: Callable[[], torch.Tensor], pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A graph of what a step launches, and the result it writes; pool: another graph's memory."""
+    # Outside the capture first: kernels are compiled and loaded, libraries set up.
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = step()
+    return graph, result
 
 
 def prompt(tokens: int, device: torch.device) -> RaggedBatch:

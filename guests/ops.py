@@ -3,6 +3,7 @@
 Every operator keeps the exactness contract: one output row depends on its own input row (for the
 operators that take a batch: on the tokens of its own actor before it and on its own slot) and on
 nothing else, bit for bit, whatever N, R, the order of rows or the split of the tokens into calls.
+Those of the fast mode (`exact` is False) do not.
 
 Words: N tokens of all rows together, R rows, C channels, H heads, D = 64 channels a head, K and O
 in and out features. Activations have the compute dtype `act`; sums and the recurrence are in
@@ -43,6 +44,10 @@ class Ops(Protocol):
     act: torch.dtype
     #: Whether a family's pass in few kernels replaces its pass over these operators.
     fuses: bool
+    #: Whether it keeps the exactness contract; without it a replay may give other bits.
+    exact: bool
+    #: Tokens of the longest row from which the recurrence is made in chunks; None: never.
+    chunked: int | None
 
     def fingerprint(self) -> Mapping[str, str]:
         """What fixes the bits of this backend: library versions, tiles, threads, device."""

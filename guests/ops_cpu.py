@@ -39,6 +39,8 @@ class CpuOps:
     device = torch.device("cpu")
     act = torch.float32
     fuses = False
+    exact = True
+    chunked = None
 
     def __init__(self, threads: int | None = None) -> None:
         """threads: of torch for the whole process; None leaves them as they are."""
@@ -75,14 +77,14 @@ class CpuOps:
         if count <= BLOCK:
             size = 4 if count <= 4 and 4 in others else BLOCK
             out = torch.mm(self._padded(x, count, size), weight.t())
-            return _activate(out if size == count else out[:count], activation)
+            return activate(out if size == count else out[:count], activation)
         x = x if _is_aligned(x) else x.clone(memory_format=torch.contiguous_format)
         out = torch.empty(-(-count // BLOCK) * BLOCK, weight.shape[0])
         for start, size in _cut(count, others):
             rows = x[start : start + size]
             rows = self._padded(rows, rows.shape[0], size)
             torch.mm(rows, weight.t(), out=out[start : start + size])
-        return _activate(out[:count], activation)
+        return activate(out[:count], activation)
 
     def linears(self, products: Sequence[Product]) -> list[torch.Tensor]:
         return [self.linear(*product) for product in products]
@@ -243,7 +245,7 @@ def _sigmoid(x: torch.Tensor) -> torch.Tensor:
     return x.neg_().exp_().add_(_ONE).reciprocal_()
 
 
-def _activate(x: torch.Tensor, activation: Activation | None) -> torch.Tensor:
+def activate(x: torch.Tensor, activation: Activation | None) -> torch.Tensor:
     """In place."""
     match activation:
         case None:

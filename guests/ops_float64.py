@@ -18,6 +18,8 @@ class Float64Ops:
 
     act = torch.float64
     fuses = False
+    exact = True
+    chunked = None
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")

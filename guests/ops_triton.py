@@ -47,6 +47,9 @@ class Linear(Protocol):
 class TritonOps:
     """`Ops` on one CUDA device; calls must follow each other on one stream (or in one graph)."""
 
+    exact = True
+    chunked: int | None = None
+
     def __init__(
         self,
         device: torch.device,

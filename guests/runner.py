@@ -22,7 +22,7 @@ from statevisor.guests.ops import RaggedBatch
 from statevisor.guests.plain_steps import PlainSteps, Steps
 from statevisor.guests.sampling import sample
 from statevisor.guests.tokenizers import AnyTokenizer
-from statevisor.hypervisor.layout import Fingerprints, Layout
+from statevisor.hypervisor.layout import INEXACT, Fingerprints, Layout
 from statevisor.hypervisor.plan import MOST_STOPS, Row, RowResult, StepPlan
 from statevisor.hypervisor.ports import FamilyDiff, Mutation
 from statevisor.hypervisor.sampling import Draw
@@ -201,7 +201,7 @@ def fingerprints(model: Model, vocabulary: str) -> Fingerprints:
     """
     facts = {
         "version": BUILD_VERSION,
-        "mode": "exact",
+        "mode": "exact" if model.ops.exact else "fast",
         "operators": dict(sorted(model.ops.fingerprint().items())),
         "act": str(model.ops.act),
         "state": [[family.name, family.dtype] for family in model.layout.families],
@@ -210,7 +210,8 @@ def fingerprints(model: Model, vocabulary: str) -> Fingerprints:
     return Fingerprints(
         layout=model.layout.fingerprint,
         weights=_digest(model.digest.encode(), vocabulary.encode()),
-        build=_digest(json.dumps(facts, sort_keys=True).encode()),
+        build=("" if model.ops.exact else INEXACT)
+        + _digest(json.dumps(facts, sort_keys=True).encode()),
     )
 
 

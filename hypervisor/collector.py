@@ -174,7 +174,8 @@ class Collector:
         if one.pinned:
             return Keep.PINNED.value
         mine, image = self._prints.get(one.model), one.image
-        if mine != Fingerprints(layout=image.layout, weights=image.weights, build=image.build):
+        made = Fingerprints(layout=image.layout, weights=image.weights, build=image.build)
+        if mine != made or not made.exact:
             return Keep.BUILD.value
         return Keep.YOUNG.value if one.created_at > young else None
 

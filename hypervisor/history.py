@@ -109,8 +109,9 @@ class History:
         return await self._images.export(await self.image(version))
 
     def can_derive(self, version: VersionRecord) -> bool:
-        """Whether this guest's build is the one that made it; another's bits are its own."""
-        return version.build in (None, self._guest.fingerprints.build)
+        """Whether this guest's build made it and can do so again; another's bits are its own."""
+        mine = self._guest.fingerprints
+        return version.build is None or (version.build == mine.build and mine.exact)
 
     async def verify(self, version: VersionRecord) -> VerifyView:
         """Derive a version again from what came before it and compare digests.

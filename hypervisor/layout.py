@@ -80,6 +80,10 @@ class Layout:
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+#: Begins the fingerprint of a build that promises no bits.
+INEXACT = "fast:"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprints:
     """What an image and a journal are bound to."""
@@ -87,3 +91,8 @@ class Fingerprints:
     layout: str  #: must match to load an image's bytes
     weights: str  #: hash of the loaded tensors and the parsed vocabulary
     build: str  #: kernels, mode, dtypes, library versions, device: must match to replay a journal
+
+    @property
+    def exact(self) -> bool:
+        """Whether a replay on this build gives the bits that it gave before."""
+        return not self.build.startswith(INEXACT)

@@ -37,7 +37,7 @@ from statevisor.hypervisor.replays import Patience, Replays
 from statevisor.hypervisor.slots import SlotTable
 from statevisor.hypervisor.staging import ROWS, Staging
 from statevisor.hypervisor.states import States
-from statevisor.hypervisor.vocab import Tier
+from statevisor.hypervisor.vocab import Op, Tier
 
 log = logging.getLogger(__name__)
 
@@ -288,11 +288,16 @@ class Residency:
         return meta
 
     async def _same_build(self, actor: Actor) -> None:
-        """Refuse to replay what another build has made, unless drift is accepted."""
+        """Refuse to replay what another build has made, unless drift is accepted.
+
+        A build that promises no bits replays its own, and that is drift once it has told any.
+        """
         head = await self._catalog.version(f"{actor.id}@{actor.record.head}")
-        if head.build is None or head.build == self._guest.fingerprints.build:
+        mine = self._guest.fingerprints
+        exact = mine.exact or head.op is Op.CREATE
+        if head.build is None or (head.build == mine.build and exact):
             return
-        if not self._config.accept_drift:
+        if head.build != mine.build and not self._config.accept_drift:
             raise IncompatibleImage(
                 f"{actor.record.name} has tokens that only a replay can absorb, and another build "
                 "generated them: the result would not be the same bits",

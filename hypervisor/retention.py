@@ -22,7 +22,7 @@ class Keep(StrEnum):
     ROOTED = "rooted"  #: no journal leads to it
     NAMED = "named"  #: a snapshot or a tag stands at it
     BASE = "base"  #: an actor without an image of its own begins here
-    BUILD = "build"  #: another build made it: this one cannot make it again
+    BUILD = "build"  #: this build cannot make it again: another made it, or it promises no bits
     PINNED = "pinned"  #: its actor is pinned
     YOUNG = "young"  #: younger than the grace
     RECENT = "recent"  #: near the newest of its segment

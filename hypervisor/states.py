@@ -82,9 +82,11 @@ class States:
         """Take the name from a damaged image, as a repair does, if a replay can make it again.
 
         `position` is its place on the path of `segment`. An image that no journal leads to keeps
-        its name, and so does another build's. The bytes stay until a collection.
+        its name, and so does one that this build cannot make again. The bytes stay until a
+        collection.
         """
-        if ref.build != self._guest.fingerprints.build:
+        mine = self._guest.fingerprints
+        if ref.build != mine.build or not mine.exact:
             return
         here: int | None = segment
         while here is not None:

@@ -34,6 +34,9 @@ def serve(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     threads: Annotated[int | None, typer.Option(help="Of the guest on a CPU.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="exact, or fast: no promise that a replay gives its bits.")
+    ] = None,
     accept_drift: Annotated[
         bool, typer.Option("--accept-drift", help="Replay journals of another build.")
     ] = False,
@@ -63,6 +66,7 @@ def serve(
         "durability": durability,
         "device": device,
         "threads": threads,
+        "mode": mode,
         "accept_drift": accept_drift or None,
         "workers": workers,
         "log_level": log_level,

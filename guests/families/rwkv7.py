@@ -80,7 +80,8 @@ class Rwkv7Model:
 
     def forward(self, bank: Bank, batch: RaggedBatch) -> torch.Tensor:
         """Feed the batch; returns each row's last hidden [R, C]. Modifies the batch's slots."""
-        if self.fused is not None:
+        chunked = self.ops.chunked is not None and batch.longest >= self.ops.chunked
+        if self.fused is not None and not chunked:
             return self.fused.forward(bank, batch)
         return forward(self.ops, self.weights, bank, batch)
 

@@ -71,6 +71,17 @@ def test_a_device_on_which_rows_are_not_independent_is_refused(config, monkeypat
     build_guest(config, verify=False)
 
 
+def test_the_fast_mode_is_a_build_of_its_own_that_promises_no_bits(config: GuestConfig) -> None:
+    exact, fast = build_guest(config), build_guest(replace(config, mode="fast"))
+    assert exact.fingerprints.exact
+    assert not fast.fingerprints.exact
+    assert fast.fingerprints.build != exact.fingerprints.build
+    assert fast.fingerprints.weights == exact.fingerprints.weights
+    assert fast.layout == exact.layout
+    plan = StepPlan(rows=tuple(Row(slot=slot, tokens=(256, 72 + slot)) for slot in (1, 2, 3)))
+    assert all(result.finite for result in fast.step(plan))
+
+
 def test_a_model_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="nowhere"):
         build_guest(GuestConfig(model=str(tmp_path / "nowhere"), device="cpu"))
@@ -89,7 +100,8 @@ def test_a_device_that_is_not_there_is_named(config: GuestConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"device": "tpu"}, {"state_dtype": "F64"}, {"slots": 0}, {"threads": 0}]
+    "wrong",
+    [{"device": "tpu"}, {"state_dtype": "F64"}, {"mode": "fastest"}, {"slots": 0}, {"threads": 0}],
 )
 def test_a_configuration_is_checked_when_it_is_made(wrong) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(wrong))):

@@ -9,10 +9,32 @@ import torch
 
 from statevisor.guests.batch import pack
 from statevisor.guests.ops_cpu import CpuOps
-from statevisor.guests.ops_fast import chunked
+from statevisor.guests.ops_fast import LIBRARY_DEEP, LIBRARY_WIDE, by_library, chunked
+from statevisor.guests.stacks_triton import Region, Stack
 from statevisor.hypervisor.plan import Row
 
 HEADS, SIZE = 2, 64
+
+
+@pytest.mark.parametrize(
+    ("features", "inner", "activation", "from_rows"),
+    [
+        (65536, 2048, None, LIBRARY_WIDE),
+        (2048, 2048, None, LIBRARY_WIDE),
+        (2048, 8192, None, LIBRARY_DEEP),
+        (8192, 2048, "relu2", None),
+    ],
+)
+def test_the_library_takes_products_of_many_rows(features, inner, activation, from_rows) -> None:
+    region = Region(begin=0, width=features, inner=inner, activation=activation)
+    stack = Stack(torch.empty(features, inner, device="meta"), [region])
+    taken = [rows for rows in (1, 64, 128, 256, 512, 1024, 2048) if by_library(stack, rows)]
+    assert min(taken, default=None) == from_rows
+
+
+def test_a_launch_of_several_products_is_not_the_library() -> None:
+    regions = [Region(begin=0, width=64, inner=64), Region(begin=64, width=64, inner=64)]
+    assert not by_library(Stack(torch.empty(128, 64, device="meta"), regions), 4096)
 
 
 def plain(r, w, k, v, a, b, *, scale, initial_state, output_final_state, cu_seqlens):

@@ -183,6 +183,17 @@ async def test_what_is_young_stays(timed: Any) -> None:
     assert lines(await gc(timed))["young"] == 12
 
 
+async def test_images_of_a_build_that_promises_no_bits_are_no_cache(timed: Any) -> None:
+    timed.build = "fast:toy-1"
+    await timed.crash()
+    await timed.create("a")
+    await grow(timed, "a", 12)
+    timed.clock.seconds += 2 * MINUTE
+    thin_early(timed)
+
+    assert lines(await gc(timed)) == {"build": 12}
+
+
 async def test_images_of_another_build_are_no_cache(timed: Any) -> None:
     await timed.create("a")
     await grow(timed, "a", 12)

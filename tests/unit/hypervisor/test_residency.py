@@ -280,6 +280,32 @@ async def test_a_turn_broken_by_a_crash_is_cancelled_and_goes_on_identically(wor
     assert view.token_ids + after == (await twin.result()).token_ids
 
 
+async def test_a_replay_on_a_build_that_promises_no_bits_is_drift(
+    worlds: Callable[..., Any],
+) -> None:
+    world = await worlds()
+    world.build = "fast:toy-1"
+    await world.crash()
+    await twins(world, "gap", "clean")
+    for name in ("gap", "clean"):
+        await world.say(name)
+        head = (await world.visor.actor(name)).record.head
+        assert not (await world.visor.version(f"{name}@{head}")).drift  # a prompt is no replay
+    await world.visor.hibernate(Hibernate(actor="clean", tier=Tier.NVME))
+    await world.crash()
+    for name, drifts in (("gap", True), ("clean", False)):
+        await world.say(name)
+        head = (await world.visor.actor(name)).record.head
+        assert (await world.visor.version(f"{name}@{head}")).drift == drifts
+    # neither is continued by the exact build, but for a state that lies on disk whole
+    await world.visor.hibernate(Hibernate(actor="clean", tier=Tier.NVME))
+    world.build = "toy-1"
+    await world.crash()
+    with pytest.raises(IncompatibleImage):
+        await world.say("gap")
+    assert len((await world.say("clean")).token_ids) == 12
+
+
 async def test_replay_under_another_build_is_refused_unless_asked_for(
     worlds: Callable[..., Any],
 ) -> None:

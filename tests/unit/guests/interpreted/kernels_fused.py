@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from statevisor.guests.families import rwkv7
 from statevisor.guests.linear_triton import Tile
 from statevisor.guests.mixers import wkv7
 from statevisor.guests.ops_triton import TritonOps
+from statevisor.guests.prompt_graphs import PromptGraphs, PromptRows
 from statevisor.guests.stacks_triton import Region, Stack, Stacks, added, default_cut
 
 CONFIG = rwkv7.Rwkv7Config(
@@ -63,6 +65,28 @@ def test_batch_split_slot_and_neighbours_change_no_bit(guest, make_batch):
     assert torch.equal(got, wanted)
     assert torch.equal(guest.bank.bytes[3], guest.bank.bytes[1])
     assert not guest.bank.bytes[5].any()
+
+
+def test_a_batch_filled_up_with_padding_gives_the_bits_of_its_own(guest, make_batch):
+    lengths, slots = [2, 1], [4, 1]
+    batch = make_batch(lengths, slots)
+    batch.tokens.copy_(torch.arange(5, 8))
+    eager = partial(guest.model.forward, guest.bank)
+    wanted, states = eager(batch), guest.bank.bytes.clone()
+    guest.bank.bytes.zero_()
+    guest.bank.bytes[0].fill_(0xFF)  # NaN in every float dtype
+    places = {"tokens": 5, "slots": SLOTS, "device": batch.tokens.device}
+    padded = PromptGraphs(eager, sizes=[(5, 4)], **places)
+    assert padded.size(batch) == (5, 4)
+    assert torch.equal(padded(batch), wanted)
+    assert torch.equal(guest.bank.bytes[1:], states[1:])
+    assert (guest.bank.bytes[0] == 0xFF).all()
+    # the control: a padding row that has the padding tokens is run, and writes its slot
+    rows = PromptRows(5, 4, batch.tokens.device)
+    rows.fill(batch, (5, 4))
+    rows.batch((5, 4)).starts[-1] = 5
+    eager(rows.batch((5, 4)))
+    assert not (guest.bank.bytes[0] == 0xFF).all()
 
 
 def test_a_poisoned_slot_is_seen_by_its_own_row_alone(guest, make_batch):
