@@ -131,7 +131,7 @@ PAGES = [name for name in STATEMENTS if name.startswith("search._by")]
 def faults(db: sqlite3.Connection, name: str) -> list[str]:
     """Steps of a statement's plan that grow with a table."""
     it = _compile(STATEMENTS[name]._core, sqlite.dialect())
-    steps = plan(db, it.sql, [1] * len(it.names))
+    steps = plan(db, it.sql, [1] * it.sql.count("?"))
     allowed = WHOLE.get(name, set()) | RECURSIONS
     return [
         step
