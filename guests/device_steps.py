@@ -2,8 +2,9 @@
 
 One graph per bucket holds all of it: the tokens that rows follow, embedding, layers, head, biases,
 the draw, and what log probabilities are made of. The host fills one table, starts the graph and an
-event tells when the results lie in its memory; meanwhile it may submit the next step. Steps with a
-row of several tokens launch the same kernels one by one.
+event tells when the results lie in its memory; meanwhile it may submit the next plan. A plan of
+several times starts the graph as often. Steps with a row of several tokens launch the same kernels
+one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import triton
 
 from statevisor.guests import sampling_triton, step_triton
 from statevisor.guests.bank import Bank
@@ -24,7 +24,7 @@ from statevisor.guests.ops import RaggedBatch
 from statevisor.guests.step_rows import QUIET, WIDTH
 from statevisor.hypervisor.plan import RowResult, StepPlan
 
-#: Steps on their way at most, and host buffers: one more, for the step that is being read.
+#: Plans on their way at most, and host buffers: one more, for the plan that is being read.
 AHEAD = 2
 #: Biases that fit the static buffers, over all rows; with more a step launches kernels one by one.
 BIASES = 1 << 16
@@ -95,27 +95,40 @@ class DeviceSteps:
                 self._graphs[size] = graph
 
     def submit(self, plan: StepPlan) -> Ticket:
-        """Begin a step; does not wait for the device."""
+        """Begin a plan; does not wait for the device."""
         host = self._hosts[self._turn % len(self._hosts)]
         self._turn += 1
         host.settle()
         host.fill(plan, self.buckets)
         with torch.inference_mode():
             self._table[: host.size].copy_(host.table[: host.size], non_blocking=True)
-            if host.alone or len(host.ids) > BIASES:
-                self._ragged(host)
-            else:
+            alone = host.alone or len(host.ids) > BIASES
+            if not alone:
                 self._penalties.fill(host.ids, host.amounts)
-                self._replay(host.size)
-            return host.take(self._results, self._details)
+            for time in range(plan.times):
+                if alone:
+                    self._ragged(host)
+                else:
+                    self._replay(host.size)
+                host.take(time, self._results, self._details)
+            return host.ticket(plan.times)
 
-    def collect(self, ticket: Ticket) -> tuple[RowResult, ...]:
-        """Wait for a step and read its results."""
+    def waits(self, ticket: Ticket) -> bool:
+        """Whether the device has not yet done all of a plan."""
+        return ticket.done is not None and not ticket.done.query()
+
+    def collect(self, ticket: Ticket) -> list[tuple[RowResult, ...]]:
+        """Wait for a plan and read its results."""
         if ticket.done is not None:
             ticket.done.synchronize()
-        details = None if ticket.details is None else ticket.details.numpy()
+        details = [None] * len(ticket.results)
+        if ticket.details is not None:
+            details = list(ticket.details.numpy())
         draws = [row.draw for row in ticket.rows]
-        return tuple(read_results(ticket.results.numpy(), details, draws, self._tokens))
+        return [
+            tuple(read_results(results, described, draws, self._tokens))
+            for results, described in zip(ticket.results.numpy(), details, strict=True)
+        ]
 
     def _replay(self, size: int) -> None:
         graph = self._graphs.get(size)
@@ -167,7 +180,7 @@ class DeviceSteps:
             )
         sampling_triton.draw_kernel[(rows,)](
             *(logits, hidden, table, batch.slots, self._last, listed, results, channels),
-            C=triton.next_power_of_2(channels),
+            C=1 << (channels - 1).bit_length(),
             LIST=sampling_triton.LIST,
             **size,
         )

@@ -1,4 +1,4 @@
-"""Host memory of one step on the device: what goes out to it and what comes back."""
+"""Host memory of one plan on the device: what goes out to it and what comes back."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from statevisor.guests.device_results import DETAILS
 from statevisor.guests.step_rows import POSITION, QUIET, WIDTH, entries, fill
-from statevisor.hypervisor.plan import Row, StepPlan
+from statevisor.hypervisor.plan import MOST_TIMES, Row, StepPlan
 
 
 @dataclass(slots=True)
 class Ticket:
-    """A step on its way: its rows, and where its results arrive."""
+    """A plan on its way: its rows, and where its results arrive."""
 
     rows: tuple[Row, ...]
-    results: torch.Tensor  #: [R, 2] on the host
+    results: torch.Tensor  #: [times, R, 2] on the host
     details: torch.Tensor | None
     done: torch.cuda.Event | None
 
 
 class HostRows:
-    """A step's table, biases and results; page-locked where the device is a GPU.
+    """A plan's table, biases and results; page-locked where the device is a GPU.
 
     A plan of the same rows as before, whose draws are further on, costs next to nothing.
     """
@@ -42,8 +42,9 @@ class HostRows:
         self._positions = self._view[:0, POSITION].copy()
         self._described = False
         self._pinned = pinned
-        self._results = torch.zeros(rows, 2, dtype=torch.int64, pin_memory=pinned)
-        self._details = torch.zeros(rows, DETAILS, dtype=torch.int64, pin_memory=pinned)
+        shape, dtype = (MOST_TIMES, rows), torch.int64
+        self._results = torch.zeros(*shape, 2, dtype=dtype, pin_memory=pinned)
+        self._details = torch.zeros(*shape, DETAILS, dtype=dtype, pin_memory=pinned)
         self._done = torch.cuda.Event() if pinned else None
 
     def settle(self) -> None:
@@ -77,17 +78,21 @@ class HostRows:
     def _placed(self, biases: torch.Tensor) -> torch.Tensor:
         return biases.pin_memory() if self._pinned and len(biases) else biases
 
-    def take(self, results: torch.Tensor, details: torch.Tensor) -> Ticket:
-        """Copy results behind the step, and mark on the stream where they have arrived."""
+    def take(self, time: int, results: torch.Tensor, details: torch.Tensor) -> None:
+        """Copy results behind one of the plan's steps."""
         count = len(self.rows)
-        self._results[:count].copy_(results[:count], non_blocking=True)
+        self._results[time, :count].copy_(results[:count], non_blocking=True)
         if self._described:
-            self._details[:count].copy_(details[:count], non_blocking=True)
+            self._details[time, :count].copy_(details[:count], non_blocking=True)
+
+    def ticket(self, times: int) -> Ticket:
+        """Mark on the stream where all results have arrived."""
+        count = len(self.rows)
         if self._done is not None:
             self._done.record()
         return Ticket(
             self.rows,
-            self._results[:count],
-            self._details[:count] if self._described else None,
+            self._results[:times, :count],
+            self._details[:times, :count] if self._described else None,
             self._done,
         )

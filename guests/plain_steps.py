@@ -17,12 +17,14 @@ class Steps(Protocol):
 
     @property
     def ahead(self) -> int:
-        """How many steps are worth submitting before the first is collected."""
+        """How many plans are worth submitting before the first is collected."""
         ...
 
     def submit(self, plan: StepPlan) -> Any: ...
 
-    def collect(self, ticket: Any) -> tuple[RowResult, ...]: ...
+    def waits(self, ticket: Any) -> bool: ...
+
+    def collect(self, ticket: Any) -> Sequence[Sequence[RowResult]]: ...
 
 
 class PlainSteps:
@@ -34,8 +36,11 @@ class PlainSteps:
         self._run = run
         self._last = LastDrawn()
 
-    def submit(self, plan: StepPlan) -> tuple[RowResult, ...]:
+    def submit(self, plan: StepPlan) -> Sequence[Sequence[RowResult]]:
         return self._last.run(plan, self._run)
 
-    def collect(self, ticket: tuple[RowResult, ...]) -> tuple[RowResult, ...]:
+    def waits(self, ticket: Sequence[Sequence[RowResult]]) -> bool:
+        return False
+
+    def collect(self, ticket: Sequence[Sequence[RowResult]]) -> Sequence[Sequence[RowResult]]:
         return ticket

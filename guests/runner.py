@@ -23,7 +23,7 @@ from statevisor.guests.plain_steps import PlainSteps, Steps
 from statevisor.guests.sampling import sample
 from statevisor.guests.tokenizers import AnyTokenizer
 from statevisor.hypervisor.layout import INEXACT, Fingerprints, Layout
-from statevisor.hypervisor.plan import MOST_STOPS, Row, RowResult, StepPlan
+from statevisor.hypervisor.plan import MOST_STOPS, MOST_TIMES, Row, RowResult, StepPlan
 from statevisor.hypervisor.ports import FamilyDiff, Mutation
 from statevisor.hypervisor.sampling import Draw
 
@@ -113,17 +113,25 @@ class Runner:
 
         Raises: ValueError (the plan is none of this guest's), before anything is modified.
         """
-        return self.collect(self.submit(plan))
+        (results,) = self.collect(self.submit(plan))
+        return tuple(results)
 
     def submit(self, plan: StepPlan) -> object:
         """Begin a step. Raises: as `step`, before anything is modified."""
         if plan.rows is not self._checked:
             self._check(plan.rows)
             self._checked = plan.rows
+        if plan.times > MOST_TIMES:
+            raise ValueError(f"a step is given {MOST_TIMES} times at most, not {plan.times}")
+        if plan.times > 1 and not all(row.follows and row.draw for row in plan.rows):
+            raise ValueError("rows of a step that is given several times all follow and draw")
         return self._steps.submit(plan) if plan.rows else None
 
-    def collect(self, ticket: Any) -> tuple[RowResult, ...]:
-        return () if ticket is None else self._steps.collect(ticket)
+    def waits(self, ticket: Any) -> bool:
+        return ticket is not None and self._steps.waits(ticket)
+
+    def collect(self, ticket: Any) -> Sequence[Sequence[RowResult]]:
+        return ((),) if ticket is None else self._steps.collect(ticket)
 
     def _run(self, plan: StepPlan) -> tuple[RowResult, ...]:
         with torch.inference_mode():

@@ -22,6 +22,7 @@ from statevisor.guests.step_rows import (
     DRAWS,
     FLAGS,
     FLOOR,
+    LAST,
     LIMIT,
     POSITION,
     SCALE,
@@ -40,6 +41,7 @@ _ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: adding it rounds to an intege
 _ORDER_LOW = tl.constexpr(-(1 << 31))
 _P = tl.constexpr(WIDTH)
 _FLAGS, _SEED, _POSITION = tl.constexpr(FLAGS), tl.constexpr(SEED), tl.constexpr(POSITION)
+_LAST = tl.constexpr(LAST)
 _SCALE, _LIMIT, _SHARE = tl.constexpr(SCALE), tl.constexpr(LIMIT), tl.constexpr(SHARE)
 _FLOOR, _DRAWS = tl.constexpr(FLOOR), tl.constexpr(DRAWS)
 _STOPS = tl.constexpr(STOPS)
@@ -469,8 +471,8 @@ def draw_kernel(
     """results[row] = (token or -1, state); last[slot] = what may be followed.
 
     state: 1; 0 if the row is not finite; 2 if its slot is the padding slot, that is, it was not
-    run. A token that is one of the row's stops is not to be followed: last[slot] is then -1, as
-    without a token.
+    run. A token that is one of the row's stops, or stands at its LAST position or behind it, is not
+    to be followed: last[slot] is then -1, as without a token. The row's POSITION goes one on.
     """
     index = tl.program_id(0).to(tl.int64)
     row = rows + index * _P
@@ -492,5 +494,9 @@ def draw_kernel(
     tl.store(results + 2 * index, token)
     tl.store(results + 2 * index + 1, tl.where(slot > 0, finite.to(tl.int64), 2))
     stops = tl.load(row + _STOPS + tl.arange(0, 8))
+    position = tl.load(row + _POSITION)
     stopped = tl.max((stops == token).to(tl.int32), axis=0) > 0
+    stopped = stopped | (position >= tl.load(row + _LAST))
     tl.store(last + slot, tl.where(stopped, -1, token))
+    tl.debug_barrier()
+    tl.store(row + _POSITION, position + 1)

@@ -17,14 +17,18 @@ from statevisor.guests.sampling import TOP_P_BITS, WEIGHT_BITS
 from statevisor.hypervisor.plan import MOST_STOPS, Row
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
-#: Columns. TOKEN: the row's only token, DRAWN, or -2 where the batch has it already.
-FLAGS, SEED, POSITION, SCALE, LIMIT, SHARE, FLOOR, BEST, BIAS, BIAS_END, SLOT, TOKEN = range(12)
-STOPS = 12  #: and the columns behind it: ids that are not to be followed, -1 for none
+#: Columns. TOKEN: the row's only token, DRAWN, or -2 where the batch has it already. LAST: position
+#: of a draw that is not to be followed, nor any behind it.
+FLAGS, SEED, POSITION, SCALE, LIMIT, SHARE, FLOOR, BEST, BIAS, BIAS_END, SLOT, TOKEN, LAST = range(
+    13
+)
+STOPS = 13  #: and the columns behind it: ids that are not to be followed, -1 for none
 WIDTH = STOPS + MOST_STOPS
 #: Bit of FLAGS: a token is to be drawn.
 DRAWS = 1
 #: In the column TOKEN.
 GIVEN = -2
+_NEVER = 1 << 62  #: no position
 
 
 def fill(table: NDArray[np.int64], rows: Sequence[Row]) -> None:
@@ -45,6 +49,7 @@ def fill(table: NDArray[np.int64], rows: Sequence[Row]) -> None:
     head[:, TOKEN] = [row.tokens[0] if len(row.tokens) == 1 else GIVEN for row in rows]
     head[:, SEED] = [0 if row.draw is None else row.draw.seed for row in rows]
     head[:, POSITION] = [0 if row.draw is None else row.draw.position for row in rows]
+    head[:, LAST] = [_NEVER if row.last is None else row.last for row in rows]
 
 
 def entries(

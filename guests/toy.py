@@ -95,10 +95,13 @@ class ToyGuest:
             raise ValueError(f"a plan names slots once, within the bank: {seen}")
         return tuple(self._row(row.slot, row.tokens, row.draw) for row in plan.rows)
 
-    def submit(self, plan: StepPlan) -> tuple[RowResult, ...]:
+    def submit(self, plan: StepPlan) -> Sequence[Sequence[RowResult]]:
         return self._last.run(plan, self.step)
 
-    def collect(self, ticket: tuple[RowResult, ...]) -> tuple[RowResult, ...]:
+    def waits(self, ticket: Sequence[Sequence[RowResult]]) -> bool:
+        return False
+
+    def collect(self, ticket: Sequence[Sequence[RowResult]]) -> Sequence[Sequence[RowResult]]:
         return ticket
 
     def _row(self, slot: int, tokens: Sequence[int], draw: Draw | None) -> RowResult:

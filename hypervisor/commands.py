@@ -195,7 +195,7 @@ class CostView:
     bound_tokens: int  #: the most that `tokens` can become as collections take images out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)  # not frozen: one is made for every token, and that takes thrice as long
 class TokenEvent:
     """One committed generated token."""
 

@@ -129,10 +129,9 @@ class Conversations:
             position=turn.start + turn.prompt_tokens,
             counts=PenaltyCounts(settings=SamplerSettings()),
             tokenizer=self._roster.batcher(record).guest.tokenizer,
-            push=lambda turn, event: None,
+            push=lambda turn, events: None,
         )
-        for event in again.replayed(view.token_ids):
-            stream.put(event)
+        stream.put(again.replayed(view.token_ids))
         stream.end(view)
         return stream
 

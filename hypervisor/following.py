@@ -18,13 +18,17 @@ class LastDrawn:
 
     def run(
         self, plan: StepPlan, step: Callable[[StepPlan], Sequence[RowResult]]
-    ) -> tuple[RowResult, ...]:
-        """Put in what follows, leave out what has nothing to follow, run the rest.
+    ) -> tuple[tuple[RowResult, ...], ...]:
+        """Each time put in what follows, leave out what has nothing to follow, run the rest.
 
         Raises: what the step raises; then nothing can be followed.
         """
+        return tuple(self._once(single, step) for single in plan.resolved())
+
+    def _once(
+        self, plan: StepPlan, step: Callable[[StepPlan], Sequence[RowResult]]
+    ) -> tuple[RowResult, ...]:
         last, self._drawn = self._drawn, {}
-        plan = plan.resolved()
         rows = [_resolved(row, last.get(row.slot)) for row in plan.rows]
         running = [row for row in rows if row is not None]
         results = iter(step(StepPlan(rows=tuple(running))) if running or not rows else ())
@@ -33,9 +37,14 @@ class LastDrawn:
         )
 
     def _note(self, row: Row, result: RowResult) -> RowResult:
-        if result.finite and result.token is not None and result.token not in row.stops:
+        if result.finite and result.token is not None and not _ends(row, result.token):
             self._drawn[row.slot] = result.token
         return result
+
+
+def _ends(row: Row, token: int) -> bool:
+    assert row.draw is not None, "it has drawn"
+    return token in row.stops or (row.last is not None and row.draw.position >= row.last)
 
 
 def _resolved(row: Row, token: int | None) -> Row | None:

@@ -8,6 +8,7 @@ packed group and then opens the gate for it; the next group is what gathered mea
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statevisor.hypervisor.catalog_port import Catalog, JournalEntry
@@ -45,22 +46,24 @@ class OutputGate:
         self._failed: dict[str, StatevisorError] = {}
         self._commits: dict[str, asyncio.Event] = {}
 
-    def push(self, turn: Turn, segment: int, stream: TurnStream, event: TokenEvent) -> None:
-        """Take one drawn token; what follows a failed group is never committed."""
+    def push(
+        self, turn: Turn, segment: int, stream: TurnStream, events: Sequence[TokenEvent]
+    ) -> None:
+        """Take drawn tokens; what follows a failed group is never committed."""
         if turn.id in self._failed:
             return
         held = self._held.get(turn.id)
         if held is None:
-            self._held[turn.id] = _Held(turn, segment, stream, [event])
+            self._held[turn.id] = _Held(turn, segment, stream, list(events))
             pending = self._commits.get(turn.id)
             if pending is None:
                 self._commits[turn.id] = asyncio.Event()
             else:
                 pending.clear()
         else:
-            held.events.append(event)
+            held.events += events
         if self._open:
-            self._release(_Held(turn, segment, stream, [event]), self._clock.monotonic())
+            self._release(_Held(turn, segment, stream, list(events)), self._clock.monotonic())
         self._wake.set()
 
     async def settled(self, turn: Turn) -> None:
@@ -88,8 +91,7 @@ class OutputGate:
         name = "time_to_first_token_seconds" if first else "inter_token_latency_seconds"
         self._meter.observe(name, (now - held.turn.told_at) / (1 if first else len(held.events)))
         held.turn.told_at = now
-        for event in held.events:
-            held.stream.put(event)
+        held.stream.put(held.events)
 
     async def _commit(self, group: dict[str, _Held]) -> None:
         entries = [

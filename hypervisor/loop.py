@@ -7,7 +7,8 @@ What a feed does then (journal, reply, stop) happens beside the loop, never in i
 Where the guest's steps run by themselves, the next step is planned and handed over while one runs,
 and results are read one step late. A feed whose next token is not known yet says so (`FOLLOWING`),
 and the guest puts it in; whether its row runs at all is then the guest's to see. A feed that cannot
-foresee its next step sits one out. With one step at a time all this is the plain loop.
+foresee its next step sits one out. With one step at a time all this is the plain loop. Where all
+rows go on as they are and the host is slower than the guest, a step is given several times at once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Protocol
 
 from statevisor.hypervisor import scheduler
 from statevisor.hypervisor.engine import Engine
+from statevisor.hypervisor.pace import Pace
 from statevisor.hypervisor.plan import FOLLOWING, RowResult
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.sampling import Draw
@@ -50,20 +53,20 @@ class Feed(Protocol):
         """Drawn ids that end the feed, as far as it runs ahead: at most MOST_STOPS."""
         ...
 
-    def launched(self, count: int, *, draws: bool) -> None:
-        """A row with the next `count` due tokens is on its way."""
+    def last(self) -> int | None:
+        """Position of the last draw, where that is known before."""
         ...
 
-    def passed_over(self) -> None:
-        """A row on its way was not run: what it was to follow has ended the feed."""
+    def launched(self, count: int, *, draws: int) -> None:
+        """A plan with the next `count` due tokens and so many draws is on its way."""
         ...
 
-    def absorbed(self, count: int) -> None:
-        """The slot has taken in `count` more tokens."""
-        ...
+    def landed(self, count: int, drawn: Sequence[RowResult], passed_over: int) -> None:
+        """A plan is back: the slot has taken in `count` more tokens, and these were drawn; the feed
+        decides whether the last of them becomes due.
 
-    def drawn(self, result: RowResult) -> None:
-        """A token was drawn; the feed decides whether it becomes due."""
+        passed_over: how often its row was not run, since what it was to follow has ended the feed.
+        """
         ...
 
     def wants_image(self) -> bool:
@@ -89,7 +92,7 @@ class NotFinite(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A feed and its rows in steps on their way."""
+    """A feed and its rows in plans on their way."""
 
     feed: Feed
     flying: int = 0
@@ -98,7 +101,7 @@ class _Member:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A step on its way."""
+    """A plan on its way."""
 
     planned: scheduler.Planned
     members: list[_Member]  #: one per row
@@ -106,6 +109,7 @@ class _Flight:
     repeats: bool  #: whether every row follows and draws, so that the step may be given again
     ticket: object = None
     error: Exception | None = None  #: why it could not be submitted
+    waited: float | None = None  #: seconds for its results; None if they were there before
 
 
 class StepLoop:
@@ -123,8 +127,9 @@ class StepLoop:
         self._members: list[_Member] = []
         self._flights: deque[_Flight] = deque()
         self._wake = asyncio.Event()
+        self._pace = Pace()
         self._turn = 0
-        self._ended = 0.0  #: when the last step came back
+        self._ended = 0.0  #: when the last plan came back
 
     def add(self, feed: Feed) -> None:
         """Let a feed take part from the next step on."""
@@ -145,7 +150,7 @@ class StepLoop:
             await self.step()
 
     async def step(self) -> None:
-        """Hand over what can be, then take the oldest step back and tell its feeds."""
+        """Hand over what can be, then take the oldest plan back and tell its feeds."""
         fresh = self._launch()
         if not self._flights:
             return
@@ -155,25 +160,38 @@ class StepLoop:
         except Exception as error:  # whatever the guest raises belongs to the rows of this step
             self._broken(flight, error)
             return
-        now = self._clock.monotonic()
-        self._meter.observe("step_seconds", now - max(flight.began, self._ended))
-        self._meter.observe("step_rows", float(len(flight.members)))
-        self._ended = now
+        self._measure(flight)
         self._commit(flight, results)
         for member in flight.members:
             if not member.flying and member.error is None and member.feed.wants_image():
                 await self._stage(member.feed)
 
-    def _exchange(self, fresh: Sequence[_Flight], oldest: _Flight) -> Sequence[RowResult]:
-        """On the engine thread: begin new steps, then wait for the oldest."""
+    def _exchange(self, fresh: Sequence[_Flight], oldest: _Flight) -> Sequence[Sequence[RowResult]]:
+        """On the engine thread: begin new plans, then wait for the oldest."""
         for flight in fresh:
             try:
                 flight.ticket = self._guest.submit(flight.planned.plan)
-            except Exception as error:  # told when it is this step's turn
+            except Exception as error:  # told when it is this plan's turn
                 flight.error = error
         if oldest.error is not None:
             raise oldest.error
-        return self._guest.collect(oldest.ticket)
+        waits, began = self._guest.waits(oldest.ticket), self._clock.monotonic()
+        results = self._guest.collect(oldest.ticket)
+        oldest.waited = self._clock.monotonic() - began if waits else None
+        return results
+
+    def _measure(self, flight: _Flight) -> None:
+        now, times = self._clock.monotonic(), flight.planned.plan.times
+        took = now - max(flight.began, self._ended)
+        for _ in range(times):
+            self._meter.observe("step_seconds", took / times)
+            self._meter.observe("step_rows", float(len(flight.members)))
+        if flight.repeats and self._flights:
+            if flight.waited is None:
+                self._pace.late()
+            else:
+                self._pace.early(now - self._ended - flight.waited, now - self._ended)
+        self._ended = now
 
     async def _stage(self, feed: Feed) -> None:
         """Copy a slot at its step boundary; what is done with the copy happens beside the loop."""
@@ -182,7 +200,7 @@ class StepLoop:
         feed.staged(row)
 
     def _launch(self) -> list[_Flight]:
-        """Plan as many steps as may be on their way at once."""
+        """Make as many plans as may be on their way at once."""
         fresh: list[_Flight] = []
         while len(self._flights) < self._guest.steps_ahead:
             flight = self._again() or self._planned()
@@ -193,7 +211,7 @@ class StepLoop:
         return fresh
 
     def _again(self) -> _Flight | None:
-        """The newest step on its way once more, if all that take part go on as in it."""
+        """The newest plan on its way once more, if all that take part go on as in it."""
         if not self._flights:
             return None
         newest = self._flights[-1]
@@ -203,10 +221,11 @@ class StepLoop:
         for member in members:
             if member.error is not None or member.feed.due(1) is not FOLLOWING:
                 return None
+        times = self._pace.times
         for member in members:
             member.flying += 1
-            member.feed.launched(1, draws=True)
-        planned = scheduler.repeated(newest.planned)
+            member.feed.launched(times, draws=times)
+        planned = scheduler.repeated(newest.planned, times)
         return _Flight(planned, members, self._clock.monotonic(), repeats=True)
 
     def _planned(self) -> _Flight | None:
@@ -217,10 +236,12 @@ class StepLoop:
         self._turn += 1
         riders = [members[work] for work in planned.works]
         rows = planned.plan.rows
+        repeats = all(row.follows and row.draw is not None for row in rows)
+        times = self._pace.times if repeats else 1
+        planned = replace(planned, plan=replace(planned.plan, times=times))
         for member, row in zip(riders, rows, strict=True):
             member.flying += 1
-            member.feed.launched(len(row.tokens), draws=row.draw is not None)
-        repeats = all(row.follows and row.draw is not None for row in rows)
+            member.feed.launched(times * len(row.tokens), draws=0 if row.draw is None else times)
         return _Flight(planned, riders, self._clock.monotonic(), repeats=repeats)
 
     def _gather(self) -> tuple[list[_Member], list[scheduler.Work]]:
@@ -236,29 +257,32 @@ class StepLoop:
                 members.append(member)
                 closes = feed.closes(len(gap))
                 draw = feed.draw() if closes else None
-                works.append(scheduler.Work(feed.slot, gap, closes, draw, feed.stops()))
+                works.append(
+                    scheduler.Work(feed.slot, gap, closes, draw, feed.stops(), feed.last())
+                )
             elif not member.flying:
                 finished.append(member)
         for member in finished:
             self._close(member)
         return members, works
 
-    def _commit(self, flight: _Flight, results: Sequence[RowResult]) -> None:
+    def _commit(self, flight: _Flight, results: Sequence[Sequence[RowResult]]) -> None:
         rows = flight.planned.plan.rows
         failed = False
-        for member, row, result in zip(flight.members, rows, results, strict=True):
+        for member, row, *found in zip(flight.members, rows, *results, strict=True):
             member.flying -= 1
             if member.error is not None:
                 failed = True
-            elif not result.ran:
-                member.feed.passed_over()
-            elif not result.finite:
+                continue
+            good = found if _good(found[-1]) else list(takewhile(_good, found))
+            drawn = good if row.draw is not None else ()
+            rest = found[len(good) :]
+            if rest and rest[0].ran:
+                member.feed.landed(len(row.tokens) * len(good), drawn, 0)
                 member.error = NotFinite()
                 failed = True
             else:
-                member.feed.absorbed(len(row.tokens))
-                if row.draw is not None:
-                    member.feed.drawn(result)
+                member.feed.landed(len(row.tokens) * len(good), drawn, len(rest))
         if failed:
             self._close_failed(flight)
 
@@ -276,3 +300,8 @@ class StepLoop:
     def _close(self, member: _Member) -> None:
         self._members.remove(member)
         member.feed.closed(member.error)
+
+
+def _good(result: RowResult) -> bool:
+    # what follows a row that was not run, or is not finite, is not run either
+    return result.ran and result.finite

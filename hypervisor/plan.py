@@ -3,7 +3,10 @@
 A row may follow: its only token is `DRAWN`, the one that the same slot's row of the step before
 has drawn, whatever that was. So the next step can be handed over before the last one's tokens are
 known. A row that follows is not run, and its slot not touched, where there is nothing to follow:
-the row before drew one of its `stops`, was not finite, or was not run itself.
+the row before drew one of its `stops`, drew at its `last` position or behind it, was not finite, or
+was not run itself.
+
+A step whose rows all follow may be given once for several `times`: each follows the one before.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from statevisor.hypervisor.sampling import Draw
 DRAWN = -1
 #: Most `stops` of a row that another may follow.
 MOST_STOPS = 8
+#: Most times that a step is given at once.
+MOST_TIMES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,7 @@ class Row:
     tokens: tuple[int, ...]  #: at least one; or `(DRAWN,)`
     draw: Draw | None = None  #: None while the actor's gap stays open or nothing is to be sampled
     stops: frozenset[int] = frozenset()  #: drawn ids that no row follows
+    last: int | None = None  #: position of a draw that no row follows, nor any behind it
 
     @property
     def follows(self) -> bool:
@@ -37,7 +43,7 @@ FOLLOWING = (DRAWN,)  #: the tokens of a row that follows
 
 
 def _moved(row: Row, offset: int) -> Row:
-    if row.draw is None:
+    if row.draw is None or not offset:
         return row
     return replace(row, draw=replace(row.draw, position=row.draw.position + offset))
 
@@ -50,12 +56,15 @@ class StepPlan:
     #: Added to the position of every draw. So a step that goes on exactly as the one before is the
     #: same rows, and who knows them needs not look at them again.
     offset: int = 0
+    #: 1..MOST_TIMES; more than 1 only if every row follows. Draws go one position on each time.
+    times: int = 1
 
-    def resolved(self) -> StepPlan:
-        """The same plan with the offset put into its rows."""
-        if not self.offset:
-            return self
-        return StepPlan(rows=tuple(_moved(row, self.offset) for row in self.rows))
+    def resolved(self) -> tuple[StepPlan, ...]:
+        """The single steps of the plan, with the offset put into their rows."""
+        if not self.offset and self.times == 1:
+            return (self,)
+        offsets = range(self.offset, self.offset + self.times)
+        return tuple(StepPlan(rows=tuple(_moved(row, at) for row in self.rows)) for at in offsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +77,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """What a row gave."""
+    """What a row gave, one time."""
 
     token: int | None = None  #: the drawn token, if one was asked for
     logprobs: Logprobs | None = None

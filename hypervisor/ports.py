@@ -123,25 +123,32 @@ class Guest(Protocol):
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps are worth submitting before the first of them is collected: 1 or more.
+        """How many plans are worth submitting before the first of them is collected: 1 or more.
 
         More than 1 where a step runs by itself once it is submitted.
         """
         ...
 
     def step(self, plan: StepPlan) -> tuple[RowResult, ...]:
-        """Run one batched forward pass; modifies the planned slots (and slot 0) only."""
-        ...
+        """Run one batched forward pass; modifies the planned slots (and slot 0) only.
 
-    def submit(self, plan: StepPlan) -> object:
-        """Begin a step, whose rows may follow those of the step submitted before it.
-
-        Returns what `collect` takes; a step that has begun is collected, in the order of begin.
+        The plan is one time.
         """
         ...
 
-    def collect(self, ticket: Any) -> tuple[RowResult, ...]:
-        """Wait for a submitted step; results as `step` gives them, in the order of its rows."""
+    def submit(self, plan: StepPlan) -> object:
+        """Begin a plan, whose rows may follow those of the plan submitted before it.
+
+        Returns what `collect` takes; a plan that has begun is collected, in the order of begin.
+        """
+        ...
+
+    def waits(self, ticket: Any) -> bool:
+        """Whether `collect` would have to wait."""
+        ...
+
+    def collect(self, ticket: Any) -> Sequence[Sequence[RowResult]]:
+        """Wait for a submitted plan; for each time results as `step` gives them."""
         ...
 
     def clear(self, slot: int) -> None:

@@ -31,17 +31,16 @@ class Replay:
     def stops(self) -> frozenset[int]:
         return frozenset()
 
-    def launched(self, count: int, *, draws: bool) -> None:
+    def last(self) -> int | None:
+        return None
+
+    def launched(self, count: int, *, draws: int) -> None:
         self._next += count
 
-    def absorbed(self, count: int) -> None:
+    def landed(self, count: int, drawn: Sequence[RowResult], passed_over: int) -> None:
+        assert not drawn, "a replay draws nothing"
+        assert not passed_over, "a replay follows nothing"
         self.taken += count
-
-    def drawn(self, result: RowResult) -> None:
-        raise AssertionError("a replay draws nothing")
-
-    def passed_over(self) -> None:
-        raise AssertionError("a replay follows nothing")
 
     def wants_image(self) -> bool:
         return False

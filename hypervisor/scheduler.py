@@ -24,6 +24,7 @@ class Work:
     closes: bool  #: whether `gap` reaches the end of what is known
     draw: Draw | None  #: drawn only in the step that closes the gap
     stops: frozenset[int] = frozenset()  #: drawn ids that no row of a next step may follow
+    last: int | None = None  #: position of the last draw that there may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,18 @@ def plan(works: Sequence[Work], budget: int, turn: int) -> Planned:
 
 def _row(work: Work, share: int) -> Row:
     if share == len(work.gap) and work.closes:
-        return Row(slot=work.slot, tokens=tuple(work.gap), draw=work.draw, stops=work.stops)
+        return Row(
+            slot=work.slot,
+            tokens=tuple(work.gap),
+            draw=work.draw,
+            stops=work.stops,
+            last=work.last,
+        )
     return Row(slot=work.slot, tokens=tuple(work.gap[:share]))
 
 
-def repeated(planned: Planned) -> Planned:
-    """The step after one whose rows all go on as they are, each draw one position further."""
-    plan = StepPlan(rows=planned.plan.rows, offset=planned.plan.offset + 1)
+def repeated(planned: Planned, times: int) -> Planned:
+    """The steps after one whose rows all go on as they are, each draw one position further."""
+    last = planned.plan
+    plan = StepPlan(rows=last.rows, offset=last.offset + last.times, times=times)
     return Planned(plan, planned.works)

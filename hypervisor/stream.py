@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from statevisor.hypervisor.commands import TokenEvent, TurnView
 
@@ -17,31 +17,46 @@ class TurnStream:
 
     def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
-        self._events: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Sequence[TokenEvent] | None] = asyncio.Queue()
         self._result: asyncio.Future[TurnView] = asyncio.get_running_loop().create_future()
+        self._listener: Callable[[Sequence[TokenEvent]], object] | None = None
         self._on_cancel: Callable[[], object] = lambda: None
         self._cancelled = False
 
     # -- for the caller --------------------------------------------------------------------------
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
-        while (event := await self._events.get()) is not None:
-            yield event
+        while (events := await self._events.get()) is not None:
+            for event in events:
+                yield event
 
     async def batches(self, most: int = 64) -> AsyncIterator[list[TokenEvent]]:
-        """As iteration, but tokens that wait already come together, at most `most` of them.
+        """As iteration, but tokens that wait already come together, about `most` of them.
 
         A caller that lags behind so catches up in fewer, larger steps.
         """
-        events = self._events
-        while (event := await events.get()) is not None:
-            batch = [event]
-            while len(batch) < most and not events.empty():
-                following = events.get_nowait()
+        waiting = self._events
+        while (events := await waiting.get()) is not None:
+            batch = list(events)
+            while len(batch) < most and not waiting.empty():
+                following = waiting.get_nowait()
                 if following is None:
                     yield batch
                     return
-                batch.append(following)
+                batch += following
             yield batch
+
+    def listen(self, listener: Callable[[Sequence[TokenEvent]], object]) -> None:
+        """Call this with tokens as they are released, instead of iteration; it must not block.
+
+        Those that wait already are told first.
+        """
+        self._listener = listener
+        while not self._events.empty():
+            events = self._events.get_nowait()
+            if events is None:
+                self._events.put_nowait(None)
+                return
+            listener(events)
 
     async def result(self) -> TurnView:
         """The finished turn. Raises: the error that ended it before it could be recorded."""
@@ -64,9 +79,14 @@ class TurnStream:
         """Whether the caller has asked for an end."""
         return self._cancelled
 
-    def put(self, event: TokenEvent) -> None:
-        """Release one committed token."""
-        self._events.put_nowait(event)
+    def put(self, events: Sequence[TokenEvent]) -> None:
+        """Release committed tokens."""
+        if not events:
+            return
+        if self._listener is not None:
+            self._listener(events)
+        else:
+            self._events.put_nowait(events)
 
     def end(self, result: TurnView) -> None:
         """Release the result; nothing follows."""

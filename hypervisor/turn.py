@@ -55,7 +55,7 @@ class Turn:
         position: int,
         counts: PenaltyCounts,
         tokenizer: Tokenizer,
-        push: Callable[[Turn, TokenEvent], None],
+        push: Callable[[Turn, Sequence[TokenEvent]], None],
         now: float = 0.0,
         stage: Stage | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Turn:
         self._goal = goal
         self._tokens = list(gap)  #: known and not absorbed by a step that has come back
         self._next = 0  #: the first of them that no step has been given yet
-        self._flying = 0  #: steps on their way with a row of this turn
+        self._flying = 0  #: plans on their way with a row of this turn
         self._awaited = 0  #: draws in them
         self._pausing = False  #: an image is wanted once they are back
         # Where the next step hangs on what only the host can work out, it waits for this one.
@@ -127,12 +127,12 @@ class Turn:
 
     def replayed(self, tokens: Sequence[int]) -> list[TokenEvent]:
         """Take tokens that an earlier, broken attempt at this turn has committed already."""
-        events = [self._take(token, None) for token in tokens]
+        events = self._take(tokens, [None] * len(tokens)) if tokens else []
         self.committed = self.position
         return events
 
     def cancel(self) -> None:
-        """End the turn after the steps that are on their way."""
+        """End the turn after what is on its way."""
         self._cancelled = True
 
     # -- the feed --------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Turn:
         if self.finish is not None or self._cancelled:
             return ()
         if self._flying and self._stage is not None:
-            # an image of what the steps on their way leave comes before the next one
+            # an image of what is on its way comes before the next plan
             self._pausing = self._pausing or self._stage.due(self._given)
             if self._pausing:
                 return ()
@@ -168,29 +168,28 @@ class Turn:
     def stops(self) -> frozenset[int]:
         return self._goal.stop_ids if self._foresees else frozenset()
 
-    def launched(self, count: int, *, draws: bool) -> None:
+    def last(self) -> int | None:
+        return self.start + self._goal.max_tokens - 1 if self._goal.max_tokens else None
+
+    def launched(self, count: int, *, draws: int) -> None:
         if not self._awaited:
             self._next += count
         self._given += count
         self._flying += 1
         self._awaited += draws
 
-    def absorbed(self, count: int) -> None:
+    def landed(self, count: int, drawn: Sequence[RowResult], passed_over: int) -> None:
         self.taken += count
         self._flying -= 1
-
-    def drawn(self, result: RowResult) -> None:
-        assert result.token is not None
-        self._awaited -= 1
-        # where a step with this token is on its way already, it is not due any more
-        self._tokens, self._next = [result.token], 1 if self._awaited else 0
-        self._push(self, self._take(result.token, result.logprobs))
-
-    def passed_over(self) -> None:
-        assert self.finish is not None, "only a token that ends the turn is not followed"
-        self._given -= 1
-        self._flying -= 1
-        self._awaited -= 1
+        self._given -= passed_over
+        self._awaited -= passed_over
+        if drawn:
+            self._awaited -= len(drawn)
+            tokens = [result.token for result in drawn if result.token is not None]
+            # where a step with the last is on its way already, it is not due any more
+            self._tokens, self._next = tokens[-1:], 1 if self._awaited else 0
+            self._push(self, self._take(tokens, [result.logprobs for result in drawn]))
+        assert not passed_over or self.finish, "only a token that ends the turn is not followed"
 
     def wants_image(self) -> bool:
         if self._stage is None or self._flying or self.finish is not None:
@@ -215,21 +214,27 @@ class Turn:
     def _quiet_end(self) -> FinishReason:
         return FinishReason.CANCELLED if self._cancelled else FinishReason.STOP
 
-    def _take(self, token: int, logprobs: Logprobs | None) -> TokenEvent:
-        index = len(self.generated)
-        place = self.position
-        self.generated.append(token)
-        self.position += 1
+    def _take(self, tokens: Sequence[int], logprobs: Sequence[Logprobs | None]) -> list[TokenEvent]:
+        """Tokens that follow each other; only the last can be the end of a turn."""
+        index, place = len(self.generated), self.position
+        say, stop_ids = self._say, self._goal.stop_ids
+        events = [
+            TokenEvent(
+                index + at, place + at, token, "" if token in stop_ids else say(token), known
+            )
+            for at, (token, known) in enumerate(zip(tokens, logprobs, strict=True))
+        ]
+        self.generated += tokens
+        self.position += len(tokens)
         if self._penalised:
-            self._counts.add(token, place)
-        if logprobs is not None:
-            self.logprobs.append(logprobs)
-        piece = "" if token in self._goal.stop_ids else self._say(token)
-        self.finish = self._decide(token)
+            self._counts.extend(tokens, place)
+        if logprobs[-1] is not None:
+            self.logprobs += [known for known in logprobs if known is not None]
+        self.finish = self._decide(tokens[-1])
         if self.finish is not None:
-            piece += self._rest()
-        self._pieces.append(piece)
-        return TokenEvent(index=index, position=place, token=token, text=piece, logprobs=logprobs)
+            events[-1].text += self._rest()
+        self._pieces += [event.text for event in events]
+        return events
 
     def _say(self, token: int) -> str:
         text = self._text.feed(self._tokenizer.token_bytes(token))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
@@ -131,8 +131,8 @@ class Turns:
         told = await residency.states.tokens(actor.segment, begin, position)
         segment = actor.segment
 
-        def push(turn: Turn, event: TokenEvent) -> None:
-            self._gate.push(turn, segment, stream, event)
+        def push(turn: Turn, events: Sequence[TokenEvent]) -> None:
+            self._gate.push(turn, segment, stream, events)
 
         turn = Turn(
             id=stream.turn_id,
@@ -146,8 +146,7 @@ class Turns:
             now=began,
             stage=_Staging(self._tasks, residency, actor),
         )
-        for event in turn.replayed(told):
-            stream.put(event)
+        stream.put(turn.replayed(told))
         return turn
 
     async def _counts(
@@ -268,7 +267,7 @@ class Turns:
                     position=position + len(prompt),
                     counts=await self._counts(actor, goal, position, prompted=bool(prompt)),
                     tokenizer=batcher.guest.tokenizer,
-                    push=lambda _, event: stream.put(event),
+                    push=lambda _, events: stream.put(events),
                 )
                 held.close()
                 if not opened.done():
@@ -385,8 +384,9 @@ def _view(
 
 def turn_result(view: TurnView) -> Mapping[str, Any]:
     """What an Idempotency-Key keeps of a turn: all of the view, as plain values."""
+    # field by field: `asdict` would copy every token by itself
     return {
-        **asdict(view),
+        **{part.name: getattr(view, part.name) for part in fields(view)},
         "token_ids": list(view.token_ids),
         "finish": view.finish.value,
         "logprobs": None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -21,7 +20,8 @@ class Readers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._hands = Hands(READERS, "catalog-reader")
-        self._idle: SimpleQueue[Connection] = SimpleQueue()
+        # The one that was used last comes first: what it has read is still in its memory.
+        self._idle: list[Connection] = []
 
     async def run(
         self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -35,8 +35,8 @@ class Readers:
     async def close(self) -> None:
         """Wait for what is running and close the connections."""
         await self._hands.close()
-        while not self._idle.empty():
-            self._idle.get().close()
+        while self._idle:
+            self._idle.pop().close()
 
     def _read(
         self, read: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -50,10 +50,10 @@ class Readers:
                 finally:
                     finish(conn, commit=False)
             finally:
-                self._idle.put(conn)
+                self._idle.append(conn)
 
     def _connection(self) -> Connection:
         try:
-            return self._idle.get_nowait()
-        except Empty:
+            return self._idle.pop()
+        except IndexError:
             return self._engine.connect()

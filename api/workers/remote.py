@@ -123,9 +123,9 @@ class RemoteVisor:
         future.set_result(stream)
 
     def _tokens(self, by_field: list[list[Any]]) -> None:
-        for number, event in rows(by_field):
+        for number, events in rows(by_field):
             if number in self._streams:
-                self._streams[number].put(event)
+                self._streams[number].put(events)
 
     def _done(self, number: int, value: Any) -> None:
         if number in self._streams:

@@ -225,8 +225,11 @@ def chain(guest: Guest, plans: Sequence[StepPlan]) -> list[tuple[RowResult, ...]
     waiting, results = [guest.submit(plans[0])], []
     for plan in plans[1:]:
         waiting.append(guest.submit(plan))
-        results.append(guest.collect(waiting.pop(0)))
-    return [*results, guest.collect(waiting.pop())]
+        results += guest.collect(waiting.pop(0))
+    assert guest.waits(waiting[0]) in (True, False)
+    results += guest.collect(waiting.pop())
+    assert all(len(result) == len(plans[0].rows) for result in results)
+    return results
 
 
 def following(slot: int, count: int, stops: frozenset[int] = frozenset()) -> list[StepPlan]:

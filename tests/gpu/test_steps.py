@@ -15,7 +15,7 @@ from statevisor.guests.device_steps import DeviceSteps
 from statevisor.guests.families import rwkv7
 from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
-from statevisor.hypervisor.plan import DRAWN, Row, RowResult, StepPlan
+from statevisor.hypervisor.plan import DRAWN, MOST_TIMES, Row, RowResult, StepPlan
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
 CONFIG = rwkv7.Rwkv7Config(
@@ -80,6 +80,7 @@ def plans(seed: int, count: int) -> list[StepPlan]:
                     tokens=tuple(tokens),
                     draw=draw if chance.random() < 0.9 else None,
                     stops=frozenset(chance.sample(range(1000), 8)),
+                    last=draw.position + 1 - chance.randrange(3) if chance.random() < 0.1 else None,
                 )
             )
         drew = {row.slot for row in rows if row.draw is not None}
@@ -91,8 +92,8 @@ def ahead(guest: Runner, steps: list[StepPlan]) -> list[tuple[RowResult, ...]]:
     waiting, results = [guest.submit(steps[0])], []
     for plan in steps[1:]:
         waiting.append(guest.submit(plan))
-        results.append(guest.collect(waiting.pop(0)))
-    return [*results, guest.collect(waiting.pop())]
+        results += guest.collect(waiting.pop(0))
+    return [*results, *guest.collect(waiting.pop())]
 
 
 def test_graphed_steps_ahead_are_plain_steps(device) -> None:
@@ -119,8 +120,16 @@ def test_a_plan_handed_over_again_goes_on(device) -> None:
     begin = StepPlan(rows=first)
     rows = tuple(replace(row, tokens=(DRAWN,)) for row in first)
     again = [StepPlan(rows=rows, offset=turn) for turn in range(1, 30)]
-    wanted = [plain.step(plan) for plan in (begin, *again)]
+    wanted = [plain.step(plan) for plan in (begin, *[one for p in again for one in p.resolved()])]
     assert ahead(fast, [begin, *again]) == wanted
+    # several times at once
+    counts = [1, MOST_TIMES, 3, MOST_TIMES, 2, 7]
+    assert sum(counts) == len(again)
+    starts = [1 + sum(counts[:at]) for at in range(len(counts))]
+    bursts = [StepPlan(rows=rows, offset=at, times=n) for at, n in zip(starts, counts, strict=True)]
+    fast.bank.bytes.zero_()
+    assert ahead(fast, [begin, *bursts]) == wanted
+    assert torch.equal(fast.bank.bytes[1:], plain.bank.bytes[1:])
 
 
 def stopped(guest: Runner, stops: frozenset[int]) -> tuple[RowResult, bytes]:

@@ -291,7 +291,7 @@ def tokens(*texts: str) -> Iterable[c.TokenEvent]:
 
 def say_hi(stream: TurnStream) -> None:
     for event in tokens("h", "i"):
-        stream.put(event)
+        stream.put([event])
     stream.end(TURN)
 
 

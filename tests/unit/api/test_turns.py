@@ -90,7 +90,7 @@ async def test_a_stream_is_tokens_then_the_turn(client):
 async def test_text_with_line_breaks_stays_one_event(client, visor):
     def script(stream):
         for token in visor.tokens("\n\nevent: turn\ndata: {}\n\n"):
-            stream.put(token)
+            stream.put([token])
         stream.end(visor.turn)
 
     visor.script = script
@@ -112,7 +112,7 @@ async def test_a_refusal_before_the_stream_has_its_status(client, visor):
 )
 async def test_a_turn_that_fails_in_the_middle(client, visor, fault, code):
     def script(stream):
-        stream.put(next(iter(visor.tokens("h"))))
+        stream.put([next(iter(visor.tokens("h")))])
         stream.fail(fault)
 
     visor.script = script
@@ -144,7 +144,7 @@ async def test_tokens_are_sent_while_the_turn_runs(client, visor):
     response = await client.post(GENERATE, json={"stream": True})
     stream = visor.streams[0]
     for token in visor.tokens("a", "b"):
-        stream.put(token)
+        stream.put([token])
         line = b""
         while not line.startswith(b"data"):
             line = await response.content.readline()
@@ -198,7 +198,7 @@ async def test_a_client_that_leaves_early_may_leave_many_tokens_unread(client, v
     response.close()
     await until(lambda: stream.cancelled)
     for token in visor.tokens(*"abcdefgh" * 50):
-        stream.put(token)
+        stream.put([token])
     stream.end(visor.turn)
     assert (await client.get("/health")).status == 200
 

@@ -12,7 +12,7 @@ import pytest
 from statevisor.guests.toy import EOS, POISON, ToyGuest
 from statevisor.hypervisor.commands import Append, Generate
 from statevisor.hypervisor.errors import ActorQuarantined
-from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, RowResult
+from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, MOST_TIMES, RowResult
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason
 
@@ -32,7 +32,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Ahead(ToyGuest):
-    """A toy whose steps begin before the last is collected; keeps what was asked of it."""
+    """A toy whose plans begin before the last is collected; keeps what was asked of it.
+
+    It seems to take longer than the host, so that a step is given once at a time.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,15 +48,25 @@ class Ahead(ToyGuest):
         self.plans.append(plan)
         return super().submit(plan)
 
+    def waits(self, ticket: Any) -> bool:
+        return True
+
     def collect(self, ticket: Any) -> Any:
         self.asked.append("collect")
         return super().collect(ticket)
 
 
-@pytest.fixture
-async def pair(worlds: Callable[..., Any]) -> tuple[Any, Any]:
+class Idle(Ahead):
+    """One that is always there before the host: a step is given ever more times at once."""
+
+    def waits(self, ticket: Any) -> bool:
+        return False
+
+
+@pytest.fixture(params=[Ahead, Idle])
+async def pair(request: pytest.FixtureRequest, worlds: Callable[..., Any]) -> tuple[Any, Any]:
     """A world that steps ahead and a plain one."""
-    return await worlds(guest_type=Ahead), await worlds()
+    return await worlds(guest_type=request.param), await worlds()
 
 
 def rows_of(world: Any) -> list[list[int]]:
@@ -94,14 +107,29 @@ async def test_turns_beside_each_other_leave_the_states_of_turns_alone(pair: Any
     assert rows_of(ahead) == rows_of(plain)
 
 
-async def test_the_next_step_begins_before_the_last_is_read(pair: Any) -> None:
-    world, _ = pair
+async def test_the_next_step_begins_before_the_last_is_read(worlds: Callable[..., Any]) -> None:
+    world = await worlds(guest_type=Ahead)
     await world.create("a", "x" * 150)
     world.guest.asked.clear()
     await world.say("a", max_tokens=5)
     assert world.guest.asked == ["submit", *["submit", "collect"] * 4, "collect"]
     followed = [row.tokens for plan in world.guest.plans[-4:] for row in plan.rows]
     assert followed == [(DRAWN,)] * 4
+
+
+async def test_a_guest_that_waits_for_the_host_is_given_a_step_several_times(
+    worlds: Callable[..., Any],
+) -> None:
+    world, plain = await worlds(guest_type=Idle), await worlds()
+    for name, seed, count in (("a", 1, 100), ("b", 2, 57), ("c", 3, 20)):
+        for each in (world, plain):
+            await each.create(name, seed=seed)
+        turns = [each.say(name, max_tokens=count, settings=HOT) for each in (world, plain)]
+        ahead, alone = await asyncio.gather(*turns)
+        assert ahead.token_ids == alone.token_ids
+    times = [plan.times for plan in world.guest.plans]
+    assert max(times) == MOST_TIMES
+    assert rows_of(world) == rows_of(plain)
 
 
 async def test_what_only_the_host_can_see_is_not_run_ahead(pair: Any) -> None:
@@ -122,10 +150,12 @@ class Unmasked(Ahead):
     def submit(self, plan: Any) -> Any:
         self.fed: dict[int, int] = {}
         rows = tuple(replace(row, stops=frozenset()) for row in plan.rows)
-        results = super().submit(replace(plan, rows=rows))
-        return tuple(
-            RowResult(ran=False) if row.follows and self.fed[row.slot] in row.stops else result
-            for row, result in zip(plan.rows, results, strict=True)
+        (results,) = super().submit(replace(plan, rows=rows))
+        return (
+            tuple(
+                RowResult(ran=False) if row.follows and self.fed[row.slot] in row.stops else result
+                for row, result in zip(plan.rows, results, strict=True)
+            ),
         )
 
     def _row(self, slot: int, tokens: Any, draw: Any) -> Any:
@@ -171,7 +201,7 @@ async def test_a_step_that_breaks_fails_its_rows_and_loses_nothing(pair: Any, fa
     sound, calls = getattr(ahead.guest, failing), iter(range(100))
 
     def breaks(given: Any) -> Any:
-        if next(calls) == 4:
+        if next(calls) == 3:
             raise RuntimeError("device lost")
         return sound(given)
 

@@ -57,9 +57,9 @@ def test_every_actor_gets_on_within_as_many_steps_as_there_are_actors(
 def test_a_step_given_again_is_the_same_rows_one_position_further() -> None:
     draw = Draw(seed=1, position=7, settings=SamplerSettings())
     first = plan([Work(1, (5,), True, draw), Work(2, (6,), False, None)], 9, 0)
-    second = repeated(repeated(first))
+    second = repeated(repeated(first, 3), 2)
     assert second.works == first.works
     assert second.plan.rows is first.plan.rows
-    told = second.plan.resolved().rows
-    assert [row.draw and row.draw.position for row in told] == [9, None]
-    assert first.plan.resolved() is first.plan
+    told = [[row.draw and row.draw.position for row in one.rows] for one in second.plan.resolved()]
+    assert told == [[11, None], [12, None]]
+    assert first.plan.resolved() == (first.plan,)

@@ -89,10 +89,11 @@ def test_a_read_only_mapping_is_a_mapping_and_an_unlisted_word_is_text() -> None
 def test_the_tokens_of_a_step_travel_by_field() -> None:
     likely = Logprobs(chosen=-0.1, top=((1, -0.1), (2, -math.inf)))
     tokens = [
-        (n, c.TokenEvent(index=n, position=9, token=2, text="é", logprobs=likely if n else None))
-        for n in range(3)
+        c.TokenEvent(index=n, position=9 + n, token=2, text="é", logprobs=likely if n else None)
+        for n in range(6)
     ]
-    assert list(rows(decode(encode(columns(tokens))))) == tokens
+    released = [(7, tokens[:1]), (5, tokens[1:4]), (9, tokens[3:])]
+    assert list(rows(decode(encode(columns(released))))) == released
 
 
 class Colour(Enum):

@@ -51,7 +51,7 @@ async def test_tokens_of_many_turns_in_one_step_are_one_frame(engine, visor, fra
     frames.clear()
     for event in visor.tokens("x", "y"):
         for stream in visor.streams:  # a step: one token for each
-            stream.put(event)
+            stream.put([event])
         await until(lambda: frames)
         assert [frame[0] for frame in frames] == ["tokens"]
         assert len(frames[0][1]) == 3
@@ -103,7 +103,7 @@ async def test_errors_arrive_and_faults_are_not_told(engine, visor):
 async def test_a_turn_that_breaks_is_told_after_its_tokens(engine, visor):
     def script(stream):
         for event in visor.tokens("h"):
-            stream.put(event)
+            stream.put([event])
         stream.fail(Unavailable("the disk fails"))
 
     visor.script = script

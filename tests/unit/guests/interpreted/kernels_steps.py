@@ -68,7 +68,13 @@ class World:
                 tokens = (DRAWN,)
             drawing = chance.random() < 0.8
             stops = frozenset(chance.sample(range(272), 8))
-            rows.append(Row(slot=slot, tokens=tokens, draw=draw if drawing else None, stops=stops))
+            draw = draw if drawing else None
+            last = (
+                draw.position - chance.choice((-1, 0, 1))
+                if draw and chance.random() < 0.2
+                else None
+            )
+            rows.append(Row(slot=slot, tokens=tokens, draw=draw, stops=stops, last=last))
         self.drew = {row.slot for row in rows if row.draw is not None}
         return StepPlan(rows=tuple(rows))
 
@@ -77,8 +83,8 @@ def pipelined(guest: Runner, plans: list[StepPlan]) -> list[tuple[RowResult, ...
     tickets, results = [guest.submit(plans[0])], []
     for plan in plans[1:]:
         tickets.append(guest.submit(plan))
-        results.append(guest.collect(tickets.pop(0)))
-    return [*results, guest.collect(tickets.pop())]
+        results += guest.collect(tickets.pop(0))
+    return [*results, *guest.collect(tickets.pop())]
 
 
 def test_steps_on_the_device_are_the_steps_that_run_at_once() -> None:
@@ -138,9 +144,39 @@ def test_the_same_rows_again_are_drawn_one_position_further() -> None:
     known = tuple(Row(slot=slot, tokens=(slot,), draw=draw) for slot in (1, 2, 4))
     following = tuple(replace(row, tokens=(DRAWN,)) for row in known)
     plans = [StepPlan(rows=known), *[StepPlan(rows=following, offset=at) for at in range(1, 6)]]
-    wanted = pipelined(make_guest(), [plan.resolved() for plan in plans])
+    wanted = pipelined(make_guest(), [single for plan in plans for single in plan.resolved()])
     assert pipelined(make_guest(), plans) == wanted
     assert pipelined(make_guest(on_device), plans) == wanted
+    # several times at once
+    once = [plans[0], *[StepPlan(rows=following, offset=at, times=n) for at, n in ((1, 3), (4, 2))]]
+    assert pipelined(make_guest(), once) == wanted
+    assert pipelined(make_guest(on_device), once) == wanted
     # the control: positions that stand still draw something else
     still = [plans[0], *[StepPlan(rows=following, offset=1)] * 5]
     assert pipelined(make_guest(on_device), still) != wanted
+
+
+@pytest.mark.parametrize("steps", [None, on_device], ids=["at once", "device"])
+def test_nothing_is_done_behind_the_last_position(steps: Any) -> None:
+    """A step given several times ends for each row where that row ends."""
+    rows = tuple(
+        Row(slot=slot, tokens=(9,), draw=replace(GREEDY, position=7), last=last)
+        for slot, last in ((1, 7), (2, 9), (3, None))
+    )
+    following = tuple(replace(row, tokens=(DRAWN,)) for row in rows)
+    guest = make_guest(steps)
+    results = pipelined(guest, [StepPlan(rows=rows), StepPlan(rows=following, offset=1, times=4)])
+    assert [[result.ran for result in row] for row in zip(*results, strict=True)] == [
+        [True, False, False, False, False],
+        [True, True, True, False, False],
+        [True] * 5,
+    ]
+    alone = make_guest()
+    for slot, count in ((1, 1), (2, 3), (3, 5)):
+        token = 9
+        for at in range(count):
+            draw = replace(GREEDY, position=7 + at)
+            (result,) = alone.step(StepPlan(rows=(Row(slot=slot, tokens=(token,), draw=draw),)))
+            assert result == results[at][slot - 1]
+            token = result.token
+    assert torch.equal(guest.bank.bytes[1:4], alone.bank.bytes[1:4])
