@@ -35,6 +35,7 @@ from statevisor.guests.batch import pack
 from statevisor.guests.families import rwkv7, rwkv7_fused, rwkv7_weights
 from statevisor.guests.families.rwkv7_fused import FusedLayer
 from statevisor.guests.graphs import DecodeRows
+from statevisor.guests.linear_cublas import LibraryLinear
 from statevisor.guests.linear_triton import Tile, bucket
 from statevisor.guests.mixers.time_triton import (
     prompt_kernel,
@@ -42,7 +43,9 @@ from statevisor.guests.mixers.time_triton import (
     prompt_output_kernel,
     token_kernel,
 )
+from statevisor.guests.ops_fast import FastOps
 from statevisor.guests.ops_triton import TritonOps
+from statevisor.guests.prompt_graphs import PromptedModel
 from statevisor.guests.stacks_triton import Stack, Stacks, added
 from statevisor.guests.tiles import TILES
 from statevisor.hypervisor.plan import Row
@@ -122,6 +125,9 @@ TIME_CUTS = (
     (2, 12, 168),
     (2, 16, 128),
 )
+#: Rows and tokens of the prompts that are timed: by a graph, and in eager passes alone.
+GRAPHED = ((1, 128), (1, 512), (1, 1024), (1, 2048), (32, 32), (4, 256), (4, 512))
+EAGER = (*GRAPHED, (1, 4096), (1, 8192), (8, 512), (64, 64))
 # Hashing gigabytes of random weights would take longer than all measurements.
 rwkv7_weights.tensors_digest = lambda tensors: "random"
 
@@ -179,7 +185,8 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
     """The measured figures of whole steps by what they are of, for `docs/benchmarks/h200.json`.
 
     Steps are graphs of embedding, layers, head and argmax with the token fed back: no scheduler, no
-    sampler. Prefills are eager passes. Moves are copies alone: no catalog, no disk.
+    sampler. Prefills are passes with their logits, as graphs unless it says eager. Moves are copies
+    alone: no catalog, no disk.
     """
     found: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(DEVICE),
@@ -202,10 +209,13 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
                 floor = "floor" if half else "floor_fp32_state"
                 of = found.setdefault(floor, {}).setdefault(name, {})
                 of[rows] = round(result["floor_tok_per_s"], 1)
-            case "prefill":
+            case "prefill" | "prefill eager" | "prefill chunks":
                 shape = f"{rows}x{result['tokens']}"
-                prefill = found.setdefault("prefill", {}).setdefault(name, {})
-                prefill[shape] = round(result["tok_per_s"], 1)
+                kind = found.setdefault(result["part"].replace(" ", "_"), {})
+                kind.setdefault(name, {})[shape] = round(result["tok_per_s"], 1)
+            case "mode":
+                rates = found.setdefault("modes", {}).setdefault(name, {})
+                rates.setdefault(result["mode"], {})[rows] = round(result["tok_per_s"], 1)
             case "move":
                 found.setdefault(result["move"], {})[name] = round(result["ms"], 4)
             case "ceiling":
@@ -369,6 +379,13 @@ def kernels(report: Report, limits: Ceilings) -> None:
             _recurrence(report, limits, rows, tokens, state)
     for rows in (1, 64, 256, 1024):
         _mixes(report, limits, rows)
+
+
+def times(report: Report, limits: Ceilings) -> None:
+    """The recurrence with the cuts that are used."""
+    for rows, tokens in ((1, 1), (64, 1), (256, 1), (1, 512), (1, 1024), (32, 32), (4, 512)):
+        for state in (torch.float16, torch.float32):
+            _recurrence(report, limits, rows, tokens, state, (TIME_CUTS[0], TIME_CUTS[5]))
 
 
 def _mixes(report: Report, limits: Ceilings, rows: int) -> None:
@@ -619,16 +636,102 @@ def _step_us(model: Any, bank: Bank, rows: int) -> float:
     return statistics.median(times)
 
 
-def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
-    """Prompts in eager passes: the time of the GPU and of the launches, whichever is longer."""
-    shapes = ((1, 512), (1, 1024), (1, 2048), (1, 4096), (1, 8192), (32, 32), (8, 512), (64, 64))
+def prompts(report: Report, limits: Ceilings) -> None:
+    """Prompts as graphs, beside eager passes of the same bits."""
+    for name in report.geometries:
+        model = build(report, name, device_weights(GEOMETRIES[name]), "F16")
+        bank = Bank(model.layout, 256, DEVICE)
+        prompted = PromptedModel(model, bank, 2048)
+        begun = time.perf_counter()
+        prompted.capture()
+        torch.cuda.synchronize()
+        report.add(part="capture", geometry=name, seconds=time.perf_counter() - begun)
+        _same_prompts(report, name, model, prompted, bank)
+        _prefill_steps(report, name, prompted, bank, GRAPHED, "prefill")
+        _prefill_steps(report, name, model, bank, GRAPHED, "prefill eager")
+
+
+def _same_prompts(report: Report, name: str, model: Any, prompted: Any, bank: Bank) -> None:
+    """Raises: AssertionError (a graph, an eager pass and single tokens do not give the same)."""
+    generator = torch.Generator().manual_seed(9)
+    for lengths in ((512,), (1, 40, 3, 1, 200), (32,) * 32, (2,) * 150):
+        plan = [
+            Row(slot=slot, tokens=tuple(torch.randint(9999, (n,), generator=generator).tolist()))
+            for slot, n in enumerate(lengths, 1)
+        ]
+        found = []
+        for kind in (model, prompted):
+            bank.bytes.zero_()
+            found.append(kind.logits(kind.forward(bank, pack(plan, DEVICE))).clone())
+            found.append(bank.bytes[1:].clone())
+        assert torch.equal(found[0], found[2]), lengths
+        assert torch.equal(found[1], found[3]), lengths
+        bank.bytes.zero_()
+        for at in range(max(lengths)):
+            single = [
+                Row(slot=row.slot, tokens=(row.tokens[at],)) for row in plan if at < len(row.tokens)
+            ]
+            logits = model.logits(model.forward(bank, pack(single, DEVICE)))
+        assert torch.equal(bank.bytes[1:], found[1]), lengths
+        if len(set(lengths)) == 1:
+            assert torch.equal(logits, found[0]), lengths
+    report.add(part="check", geometry=name, graph_is_eager_is_single_tokens=True)
+
+
+def modes(report: Report, limits: Ceilings) -> None:
+    """Whole steps of the exact mode, of the fast one, and of single operators and the library."""
+    for name in report.geometries:
+        tensors, config = device_weights(GEOMETRIES[name]), GEOMETRIES[name]
+        for mode in ("exact", "fast", "library"):
+            model = rwkv7.Rwkv7Model.build(config, tensors, mode_ops(mode), "F16")
+            bank = Bank(model.layout, 1024, DEVICE)
+            for rows in (64, 128, 256, 512, 1024):
+                us = _step_us(model, bank, rows)
+                report.add(
+                    part="mode",
+                    geometry=name,
+                    mode=mode,
+                    rows=rows,
+                    us=us,
+                    tok_per_s=rows / us * 1e6,
+                )
+            del bank, model
+
+
+def chunks(report: Report, limits: Ceilings) -> None:
+    """Prompts of the fast mode by a library's chunked recurrence, in eager passes."""
+    for name in report.geometries:
+        tensors, config = device_weights(GEOMETRIES[name]), GEOMETRIES[name]
+        model = rwkv7.Rwkv7Model.build(config, tensors, mode_ops("fast"), "F16")
+        bank = Bank(model.layout, 32, DEVICE)
+        assert model.ops.chunked is not None, "the library with the chunked recurrence is missing"
+        _prefill_steps(
+            report, name, model, bank, ((1, 512), (1, 2048), (1, 8192)), "prefill chunks"
+        )
+
+
+def mode_ops(mode: str) -> TritonOps:
+    if mode == "exact":
+        return TritonOps(DEVICE, ACT)
+    return FastOps(DEVICE, ACT) if mode == "fast" else TritonOps(DEVICE, ACT, LibraryLinear())
+
+
+def _prefill_steps(
+    report: Report,
+    name: str,
+    model: Any,
+    bank: Bank,
+    shapes: Sequence[tuple[int, int]] = EAGER,
+    part: str = "prefill eager",
+) -> None:
+    """Prompts: the time of the GPU and of the launches, whichever is longer."""
     for rows, tokens in shapes:
         if report.left() < 0:
             return
         plan = [Row(slot=slot, tokens=(slot,) * tokens) for slot in range(1, rows + 1)]
         batch = pack(plan, DEVICE)
         times = []
-        for _ in range(5):
+        for _ in range(7):
             torch.cuda.synchronize()
             begun = time.perf_counter()
             model.logits(model.forward(bank, batch))
@@ -636,11 +739,12 @@ def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
             torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)
         report.add(
-            part="prefill",
+            part=part,
             geometry=name,
             rows=rows,
             tokens=tokens,
             ms=min(times) * 1e3,
+            median_ms=statistics.median(times) * 1e3,
             launch_ms=issued * 1e3,
             tok_per_s=rows * tokens / min(times),
         )
@@ -649,10 +753,20 @@ def _prefill_steps(report: Report, name: str, model: Any, bank: Bank) -> None:
 def warm(geometries: Sequence[str], parts: Sequence[str]) -> None:
     """Compile what the parts measure, in many processes, into the kernel cache on disk."""
     jobs: list[Callable[[], None]] = []
+    if "modes" in parts:
+        jobs += [
+            partial(_compile_pass, geometry, "F16", 64, 1, "library") for geometry in geometries
+        ]
+    if "prompts" in parts:
+        for geometry in geometries:
+            jobs += [partial(_compile_pass, geometry, "F16", rows, 2) for rows in (1, 128)]
     if "steps" in parts:
         for geometry, state in product(geometries, ("F16", "F32")):
             for rows, tokens in ((1, 1), (256, 1), (1, 64), (1, 256)):
                 jobs.append(partial(_compile_pass, geometry, state, rows, tokens))
+    if "times" in parts:
+        for cut, state in product((TIME_CUTS[0], TIME_CUTS[5]), (torch.float16, torch.float32)):
+            jobs.append(partial(_compile_recurrence, cut, state))
     if "kernels" in parts:
         for cut, state in product(TIME_CUTS, (torch.float16, torch.float32)):
             jobs.append(partial(_compile_recurrence, cut, state))
@@ -679,9 +793,10 @@ def _compile_recurrence(cut: tuple[int, int, int | None], state: torch.dtype) ->
 
 
 @torch.inference_mode()
-def _compile_pass(geometry: str, state: str, rows: int, tokens: int) -> None:
-    config = GEOMETRIES[geometry]
-    model = rwkv7.Rwkv7Model.build(config, device_weights(config), TritonOps(DEVICE, ACT), state)
+def _compile_pass(geometry: str, state: str, rows: int, tokens: int, mode: str = "exact") -> None:
+    # two layers have all kernels: the first one's and the others'
+    config = replace(GEOMETRIES[geometry], layers=2)
+    model = rwkv7.Rwkv7Model.build(config, device_weights(config), mode_ops(mode), state)
     plan = [Row(slot=slot, tokens=(slot,) * tokens) for slot in range(1, rows + 1)]
     model.logits(model.forward(Bank(model.layout, rows, DEVICE), pack(plan, DEVICE)))
 
@@ -707,6 +822,7 @@ def main() -> None:
     with torch.inference_mode():
         limits = ceilings(report)
         parts = {"stacks": stacks, "kernels": kernels, "steps": steps, "launches": launched}
+        parts |= {"prompts": prompts, "modes": modes, "chunks": chunks, "times": times}
         for part in options.parts.split(","):
             parts[part](report, limits)
             report.write()

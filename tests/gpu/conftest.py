@@ -61,13 +61,17 @@ class Guest:
 
 @pytest.fixture
 def make_guest(device) -> Callable[..., Guest]:
-    """(act, state, slots, linear=) -> a guest on the Triton operators."""
+    """(act, state, slots, linear=, ops=) -> a guest on the Triton operators, or on others."""
     from statevisor.guests.ops_triton import TritonOps
 
     def make_guest(
-        act: torch.dtype = torch.bfloat16, state: str = "F32", slots: int = 8, linear=None
+        act: torch.dtype = torch.bfloat16,
+        state: str = "F32",
+        slots: int = 8,
+        linear=None,
+        ops=None,
     ) -> Guest:
-        return Guest(TritonOps(device, act, linear), state, slots)
+        return Guest(ops or TritonOps(device, act, linear), state, slots)
 
     return make_guest
 
