@@ -70,7 +70,7 @@ def _of_kinds(conn: Connection, params: dict[str, Any], kinds: Sequence[Op]) -> 
     found: list[Any] = []
     for op in kinds:
         found += _by_kind().all(conn, params | {"kind": op.value})
-        found.sort(key=lambda row: (row.created_us, row.id))
+        found.sort()  # by time, then id
         if len(found) >= params["limit"]:
             del found[params["limit"] :]
             params = params | {"high_us": min(params["high_us"], found[-1].created_us + 1)}
