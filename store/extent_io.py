@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
@@ -21,12 +22,14 @@ from statevisor.store.extent import (
 from statevisor.store.files import Files
 
 _ZEROS: Final = memoryview(bytes(ALIGN))
+#: A piece of an image, and the padding behind it.
+Cut = tuple[list[memoryview], memoryview]
 
 
 def hash_image(parts: Sequence[memoryview]) -> ImageHash:
     """Hash an image given in consecutive parts."""
     hashed = ImageHash()
-    for piece, padding in _padded(parts, _ZEROS):
+    for piece, padding in padded(parts, _ZEROS):
         hashed.add(piece, padding)
     return hashed
 
@@ -40,16 +43,24 @@ def read_extent(
     ref is one that `check_ref` let pass. What stands in the parts is undefined if it raises.
     Raises: ImageCorrupt, IncompatibleImage; both name slab and offset.
     """
+    with placed(ref):
+        try:
+            header = _read_header(files, fd, ref)
+            _read_image(files, fd, header, parts, identity)
+        except OSError as error:
+            raise ImageCorrupt(f"cannot be read: {error.strerror}") from error
+    return header
+
+
+@contextmanager
+def placed(ref: ImageRef) -> Iterator[None]:
+    """Let the errors of an extent say where it lies."""
     try:
-        header = _read_header(files, fd, ref)
-        _read_image(files, fd, header, parts, identity)
-    except OSError as error:
-        raise ImageCorrupt(f"{at(ref)}: cannot be read: {error.strerror}") from error
+        yield
     except ImageCorrupt as error:
         raise ImageCorrupt(f"{at(ref)}: {error.detail}") from error
     except IncompatibleImage as error:
         raise IncompatibleImage(f"{at(ref)}: {error.detail}", hint=error.hint) from error
-    return header
 
 
 def verify_extent(files: Files, fd: int, ref: ImageRef) -> ImageMeta:
@@ -78,15 +89,24 @@ def at(ref: ImageRef) -> str:
     return f"slab {ref.slab}, offset {ref.offset}"
 
 
-def check_pieces(header: ExtentHeader, parts: Sequence[memoryview], padding: memoryview) -> None:
-    """Raises: ImageCorrupt unless an image in consecutive parts has the header's checksums.
-
-    `padding` is what stood behind it, up to the next 4 KiB boundary at least.
-    """
+def checksums(cuts: Sequence[Cut]) -> list[bytes]:
+    """What pieces of an image hash to."""
     hashed = ImageHash(identity=False)
-    for k, (piece, zeros) in enumerate(_padded(parts, padding)):
-        if hashed.add(piece, zeros) != header.checksums[k]:
+    return [hashed.add(piece, padding) for piece, padding in cuts]
+
+
+def compare(header: ExtentHeader, found: Sequence[bytes], first: int = 0) -> None:
+    """Raises: ImageCorrupt unless the pieces from `first` on have the header's checksums."""
+    for k, one in enumerate(found, first):
+        if one != header.checksums[k]:
             raise ImageCorrupt(f"MiB {k} of {len(header.checksums)} is damaged")
+
+
+def meta_of(ref: ImageRef, head: memoryview) -> ImageMeta:
+    """What an image's own header says. Raises: ImageCorrupt, IncompatibleImage."""
+    if codec.header_bytes(head) != len(head):
+        raise IncompatibleImage(f"the image does not hold a row of {ref.nbytes - len(head)} bytes")
+    return codec.read_header(head, ref.nbytes)
 
 
 def _read_header(files: Files, fd: int, ref: ImageRef) -> ExtentHeader:
@@ -113,7 +133,7 @@ def _read_image(
     ref, hashed = header.ref, ImageHash(identity=identity)
     where = ref.offset + header_bytes(ref.nbytes)
     tail = memoryview(bytearray(aligned(ref.nbytes) - ref.nbytes))
-    for k, (piece, padding) in enumerate(_padded(parts, tail)):
+    for k, (piece, padding) in enumerate(padded(parts, tail)):
         got = files.read(fd, [*piece, padding], where)
         where += got
         if got != sum(map(len, piece)) + len(padding):
@@ -124,9 +144,7 @@ def _read_image(
         raise ImageCorrupt(f"the bytes have the digest {hashed.digest}, not {ref.digest}")
 
 
-def _padded(
-    parts: Sequence[memoryview], zeros: memoryview
-) -> list[tuple[list[memoryview], memoryview]]:
+def padded(parts: Sequence[memoryview], zeros: memoryview) -> list[Cut]:
     """The pieces of an image, the last with the padding up to the next 4 KiB boundary."""
     nbytes = sum(map(len, parts))
     cuts = [(piece, zeros[:0]) for piece in pieces(parts)]

@@ -30,6 +30,8 @@ from statevisor.store.extent import ExtentHeader, extent_bytes
 from statevisor.store.extent_io import (
     at,
     check_ref,
+    meta_of,
+    placed,
     read_extent,
     verify_extent,
 )
@@ -119,8 +121,9 @@ class SlabImages:
         with self._reading(ref) as slab:
             if slab.direct is not None and suits(out):
                 with suppress(OSError):  # then as below, which says what is wrong
+                    reading = DirectRead(ref, _head_bytes(ref, out), out)
                     return await self._workers.run(
-                        _read_row_direct, self._files, slab.direct, ref, out
+                        reading.run, self._files, slab.direct, self._workers.offer
                     )
             return await self._workers.run(_read_row, self._files, slab.fd, ref, out)
 
@@ -281,31 +284,17 @@ class SlabImages:
 def _read_row(files: Files, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
     head = memoryview(bytearray(_head_bytes(ref, out)))
     read_extent(files, fd, ref, [head, out], identity=False)
-    return _meta(ref, head)
-
-
-def _read_row_direct(files: Files, fd: int, ref: ImageRef, out: memoryview) -> ImageMeta:
-    reading = DirectRead(ref, _head_bytes(ref, out), out)
-    reading.run(files, fd)
-    return _meta(ref, reading.head)
-
-
-def _meta(ref: ImageRef, head: memoryview) -> ImageMeta:
-    if codec.header_bytes(head) != len(head):
-        raise _misfit(ref, ref.nbytes - len(head))
-    return codec.read_header(head, ref.nbytes)
+    with placed(ref):
+        return meta_of(ref, head)
 
 
 def _head_bytes(ref: ImageRef, out: memoryview) -> int:
     """Bytes of the image before its row. Raises: IncompatibleImage."""
     head_bytes = ref.nbytes - len(out)
     if head_bytes < codec.ALIGN or head_bytes % codec.ALIGN:
-        raise _misfit(ref, len(out))
+        text = f"{at(ref)}: the image does not hold a row of {len(out)} bytes"
+        raise IncompatibleImage(text)
     return head_bytes
-
-
-def _misfit(ref: ImageRef, nbytes: int) -> IncompatibleImage:
-    return IncompatibleImage(f"{at(ref)}: the image does not hold a row of {nbytes} bytes")
 
 
 def _read_file(files: Files, fd: int, ref: ImageRef) -> bytes:

@@ -6,6 +6,7 @@ import mmap
 import os
 import random
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -13,6 +14,7 @@ from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage
 from statevisor.hypervisor.layout import StateFamily
 from statevisor.store import direct_read, extent_io
 from statevisor.store.digest import ImageHash
+from statevisor.store.direct_read import DirectRead
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
 
@@ -72,7 +74,16 @@ def flip(tmp_path, ref, at):
     os.close(fd)
 
 
-async def test_it_reads_what_was_put_at_once(images, files, meta, make_row):
+async def test_it_reads_what_was_put_in_two_halves(images, files, meta, make_row):
+    row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    assert await images.get(ref, out) == meta
+    assert out == row
+    assert files.reads == [ref.offset, ref.offset + 4096 + 2 * MIB]
+
+
+async def test_an_image_that_is_not_large_is_read_at_once(images, files, make_meta, make_row):
+    meta = make_meta(StateFamily(name="wkv", shape=(1, MIB // 2), dtype="U8"))
     row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
     ref = await images.put(row, meta)
     assert await images.get(ref, out) == meta
@@ -80,14 +91,56 @@ async def test_it_reads_what_was_put_at_once(images, files, meta, make_row):
     assert files.reads == [ref.offset]
 
 
+async def test_a_run_is_checked_while_the_next_is_read(images, files, meta, make_row, monkeypatch):
+    row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    checked, begin, read = Event(), direct_read.DirectRead._begin, files.read
+
+    def beginning(reading, cuts):
+        made = begin(reading, cuts)
+        checked.set()
+        return made
+
+    def later(fd, buffers, offset):
+        assert offset == ref.offset or checked.wait(20), "nobody checks beside the reader"
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(direct_read.DirectRead, "_begin", beginning)
+    monkeypatch.setattr(files, "read", later)
+    assert await images.get(ref, out) == meta
+    assert out == row
+
+
+@pytest.mark.parametrize("run", [1, 2, 16])
+async def test_where_no_thread_is_free_the_reader_checks_every_run(
+    images, tmp_path, meta, make_row, monkeypatch, run
+):
+    monkeypatch.setattr(direct_read, "LEAST_RUN", run)
+    monkeypatch.setattr(direct_read, "MOST_RUN", run)
+    row, out, disk = make_row(meta, 3), pages(meta.layout.row_bytes), Files()
+    ref = await images.put(row, meta)
+    fd = disk.open(tmp_path / "slabs" / f"{ref.slab:08d}.slab")
+    offered = []
+    head_bytes = ref.nbytes - len(out)
+    assert DirectRead(ref, head_bytes, out).run(disk, fd, offered.append) == meta
+    assert out == row
+    assert len(offered) == -(-4 // run) - 1  # not the last: it is the reader's own
+    for k in range(4):
+        flip(tmp_path, ref, 4096 + k * MIB + 5)
+        with pytest.raises(ImageCorrupt, match=f"MiB {k} of 4 is damaged"):
+            DirectRead(ref, head_bytes, out).run(disk, fd)
+        flip(tmp_path, ref, 4096 + k * MIB + 5)
+    disk.close(fd)
+
+
 async def test_a_very_large_image_is_read_in_runs(images, files, make_meta, make_row, monkeypatch):
-    monkeypatch.setattr(direct_read, "RUN_BYTES", MIB)
+    monkeypatch.setattr(direct_read, "MOST_RUN", 1)
     meta = make_meta(StateFamily(name="wkv", shape=(1, (3 * MIB + 8) // 4), dtype="F32"))
     row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
     ref = await images.put(row, meta)
     assert await images.get(ref, out) == meta
     assert out == row
-    assert files.reads == [ref.offset + k * MIB for k in range(4)]
+    assert files.reads == [ref.offset, *(ref.offset + 4096 + k * MIB for k in range(1, 4))]
 
 
 async def test_memory_that_begins_anywhere_goes_through_the_page_cache(
