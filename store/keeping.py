@@ -11,6 +11,7 @@ from statevisor.hypervisor.records import ImageRef
 from statevisor.hypervisor.retention import Keep
 from statevisor.hypervisor.vocab import Op
 from statevisor.store.checkpoints import NEAREST
+from statevisor.store.owned import segments_of
 from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.scope import Scope
 from statevisor.store.sweep import ORPHAN
@@ -86,14 +87,14 @@ _DIGEST = Prepared(
 
 _ripe = image.c.orphaned_us < bindparam("before")
 _DELETED = Prepared(select(actor.c.id).where(actor.c.deleted_us.is_not(None)))
-_child, _parent = segment.alias("child"), segment.alias("parent")
+_child = segment.alias("child")
 _above, _below = version.alias("above"), version.alias("below")
 #: Pairs of actors: the second needs the first.
 _NEEDS = PreparedIn(
     lambda keys: (
-        select(_parent.c.actor_id, _child.c.actor_id.label("by"))
-        .join(_child, _child.c.parent == _parent.c.id)
-        .where(_parent.c.actor_id.in_(keys), _child.c.actor_id != _parent.c.actor_id)
+        select(version.c.actor_id, _child.c.actor_id.label("by"))
+        .join(_child, _child.c.parent == version.c.segment)
+        .where(version.c.actor_id.in_(keys), _child.c.actor_id != version.c.actor_id)
         .distinct()
     )
 )
@@ -110,10 +111,8 @@ _VERSIONS = PreparedIn(
     lambda keys: select(func.count().label("n")).where(version.c.actor_id.in_(keys))
 )
 _TOKENS = PreparedIn(
-    lambda keys: (
-        select(func.coalesce(func.sum(token_run.c.count), 0).label("n"))
-        .join(segment, segment.c.id == token_run.c.segment)
-        .where(segment.c.actor_id.in_(keys))
+    lambda keys: select(func.coalesce(func.sum(token_run.c.count), 0).label("n")).where(
+        token_run.c.segment.in_(segments_of(lambda actor_id: actor_id.in_(keys)))
     )
 )
 _ORPHANS = Prepared(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import and_, bindparam, delete, exists, select, update
 
 from statevisor.hypervisor.records import ImageRef
+from statevisor.store.owned import segments_of
 from statevisor.store.prepared import Prepared
 from statevisor.store.scope import Scope
 from statevisor.store.tables import (
@@ -31,11 +32,12 @@ from statevisor.store.tables import (
 #: Actors that one transaction takes out, so that no other operation waits long for it.
 ACTORS = 64
 
-_child, _parent = segment.alias("child"), segment.alias("parent")
+_child = segment.alias("child")
+#: Whoever goes on from a segment begins at a version there.
 _branched = exists(
     select(_child.c.id)
-    .join(_parent, _parent.c.id == _child.c.parent)
-    .where(_parent.c.actor_id == actor.c.id, _child.c.actor_id != actor.c.id)
+    .join(version, version.c.segment == _child.c.parent)
+    .where(version.c.actor_id == actor.c.id, _child.c.actor_id != actor.c.id)
 )
 _above, _below = version.alias("above"), version.alias("below")
 _derived = exists(
@@ -49,28 +51,30 @@ _DEAD = Prepared(
     .where(actor.c.deleted_us.is_not(None), ~_branched, ~_derived)
     .limit(bindparam("most"))
 )
-_segments = select(segment.c.id).where(segment.c.actor_id == bindparam("key"))
+_owned = segments_of(lambda actor_id: actor_id == bindparam("key"))
+_OWN = Prepared(
+    select(segment.c.id).where(segment.c.id.in_(_owned)).order_by(segment.c.depth.desc())
+)
 _versions = select(version.c.id).where(version.c.actor_id == bindparam("key"))
-#: In an order that never leaves a row whose foreign key leads nowhere.
+#: In an order that never leaves a row whose foreign key leads nowhere; versions tell the segments.
 _PURGE = (
     Prepared(delete(tag).where(tag.c.version.in_(_versions))),
-    Prepared(delete(touched).where(touched.c.segment.in_(_segments))),
+    Prepared(delete(touched).where(touched.c.segment.in_(_owned))),
+    Prepared(delete(blend).where(blend.c.head.in_(_owned))),
+    Prepared(delete(lane).where(lane.c.segment.in_(_owned))),
+    Prepared(delete(checkpoint).where(checkpoint.c.segment.in_(_owned))),
+    Prepared(delete(token_run).where(token_run.c.segment.in_(_owned))),
     Prepared(delete(mutation).where(mutation.c.version.in_(_versions))),
     Prepared(delete(version_term).where(version_term.c.version.in_(_versions))),
     Prepared(delete(version_parent).where(version_parent.c.child.in_(_versions))),
     Prepared(delete(version).where(version.c.actor_id == bindparam("key"))),
-    Prepared(delete(blend).where(blend.c.head.in_(_segments))),
-    Prepared(delete(lane).where(lane.c.segment.in_(_segments))),
-    Prepared(delete(checkpoint).where(checkpoint.c.segment.in_(_segments))),
-    Prepared(delete(token_run).where(token_run.c.segment.in_(_segments))),
     Prepared(delete(turn).where(turn.c.actor_id == bindparam("key"))),
     Prepared(delete(actor).where(actor.c.id == bindparam("key"))),
 )
-_OWN = Prepared(_segments.order_by(segment.c.depth.desc()))
 _DROP_SEGMENT = Prepared(delete(segment).where(segment.c.id == bindparam("key")))
 
 _unnamed = ~exists(select(checkpoint.c.digest).where(checkpoint.c.digest == image.c.digest))
-_NAMED = Prepared(select(checkpoint.c.digest).where(checkpoint.c.segment.in_(_segments)).distinct())
+_NAMED = Prepared(select(checkpoint.c.digest).where(checkpoint.c.segment.in_(_owned)).distinct())
 ORPHAN = Prepared(
     update(image)
     .where(image.c.digest == bindparam("key"), _unnamed)

@@ -49,7 +49,7 @@ segment = Table(
     "segment",
     metadata,
     Column("id", _Id, primary_key=True),
-    Column("actor_id", Text, nullable=False, index=True),
+    Column("actor_id", Text, nullable=False),
     Column("parent", ForeignKey("segment.id"), index=True),
     Column("position", BigInteger, nullable=False),
     Column("rooted", Boolean, nullable=False),
@@ -103,6 +103,7 @@ actor = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
     Column("deleted_us", BigInteger),
+    sqlite_with_rowid=False,  # the key is the table's own order: one page less for every fork
 )
 #: A name belongs to one living actor.
 Index(

@@ -24,7 +24,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     engine = open_engine(folder / FILE, connections=1)
     with engine.connect() as made:
         begin(made, write=True)
-        execute(made, "UPDATE actor SET drift = 1, base = 2 WHERE rowid % 3 = 0")
+        execute(made, "UPDATE actor SET drift = 1, base = 2 WHERE segment % 3 = 0")
         execute(made, "UPDATE version SET drift = 1, build = NULL WHERE id % 5 = 0")
         finish(made, commit=True)
         yield made
