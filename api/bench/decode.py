@@ -12,12 +12,13 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statevisor.api.bench.prefill import Shape, measure
 from statevisor.api.bench.report import Report, conditions, quantiles
 from statevisor.api.clock import SystemClock
 from statevisor.guests.geometries import random_guest
@@ -48,6 +49,8 @@ class Plan:
     state_dtype: str
     device: str
     durability: Any = "sync"
+    modes: Sequence[str] = ("exact",)  #: of the guest, one after the other
+    prompts: Sequence[Shape] = ()  #: rows and tokens of prompts to absorb, each in one step
 
 
 class StepMeter:
@@ -89,14 +92,45 @@ def run(plan: Plan, scratch: Path | None = None) -> Report:
 
     Raises: InvalidRequest (no such geometry), CapabilityMissing (no such device).
     """
+    machine = conditions() | {
+        "geometry": plan.geometry,
+        "state_dtype": plan.state_dtype,
+        "durability": plan.durability,
+        "temperature": plan.settings.temperature,
+        "top_p": plan.settings.top_p,
+        "top_k": plan.settings.top_k,
+    }
+    found = {mode: _mode(plan, mode, scratch) for mode in plan.modes}
+    report = {"bench": "decode", "conditions": machine}
+    if len(found) == 1:
+        (mode, figures), *_ = found.items()
+        return report | {"mode": mode, **figures}
+    return report | {"modes": found, "exact_cost": exact_cost(found)}
+
+
+def exact_cost(found: Mapping[str, Any]) -> dict[str, float]:
+    """How many times the exact mode's rate the fast one's is, by batch, and the worst of them."""
+    fast, exact = found["fast"]["batches"], found["exact"]["batches"]
+    costs = {
+        batch: round(fast[batch]["tokens_per_s"] / exact[batch]["tokens_per_s"], 4)
+        for batch in exact
+    }
+    return costs | {"worst": max(costs.values())}
+
+
+def _mode(plan: Plan, mode: str, scratch: Path | None) -> dict[str, Any]:
+    """The figures of one guest."""
     began = time.perf_counter()
     guest = random_guest(
         plan.geometry,
-        slots=max(plan.batches),
+        slots=max([*plan.batches, *(rows for rows, _ in plan.prompts)]),
         state_dtype=plan.state_dtype,
         device=plan.device,
+        mode=mode,
+        step_tokens=max([512, *(rows * tokens for rows, tokens in plan.prompts)]),
     )
     started = time.perf_counter() - began
+    prompts = measure(guest, plan.prompts) if plan.prompts else {}
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -106,19 +140,10 @@ def run(plan: Plan, scratch: Path | None = None) -> Report:
         sys.setswitchinterval(before)
         gc.unfreeze()
     return {
-        "bench": "decode",
-        "conditions": conditions()
-        | {
-            "geometry": plan.geometry,
-            "state_dtype": plan.state_dtype,
-            "steps_ahead": guest.steps_ahead,
-            "durability": plan.durability,
-            "temperature": plan.settings.temperature,
-            "top_p": plan.settings.top_p,
-            "top_k": plan.settings.top_k,
-            "guest_start_s": round(started, 2),
-        },
+        "guest_start_s": round(started, 2),
+        "steps_ahead": guest.steps_ahead,
         "batches": found,
+        **prompts,
     }
 
 

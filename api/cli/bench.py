@@ -120,6 +120,12 @@ def decode(
     state_dtype: Annotated[str, typer.Option(help="F32 or F16.")] = "F32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     durability: Annotated[str, typer.Option(help="sync or async.")] = "sync",
+    mode: Annotated[str, typer.Option(help="exact, fast, or both and what exactness costs.")] = (
+        "exact"
+    ),
+    prefill: Annotated[
+        str, typer.Option(help="Prompts to absorb as well, rows x tokens: 1x512,32x32.")
+    ] = "",
     scratch: Scratch = None,
     as_json: Json = False,
 ) -> None:
@@ -135,8 +141,23 @@ def decode(
         state_dtype=state_dtype,
         device=device,
         durability=durability,
+        modes=("exact", "fast") if mode == "both" else (mode,),
+        prompts=shapes(prefill),
     )
     show(run(plan, scratch), as_json)
+
+
+def shapes(text: str) -> tuple[tuple[int, int], ...]:
+    """Rows and tokens between commas. Raises: InvalidRequest."""
+    from statevisor.hypervisor.errors import InvalidRequest
+
+    found = []
+    for part in text.split(",") if text else ():
+        rows, _, tokens = part.strip().partition("x")
+        if not (rows.isdecimal() and tokens.isdecimal() and int(rows) and int(tokens)):
+            raise InvalidRequest(f"{text!r} is not a list of sizes", hint="Such as 1x512,32x32.")
+        found.append((int(rows), int(tokens)))
+    return tuple(found)
 
 
 def counts(text: str) -> tuple[int, ...]:
