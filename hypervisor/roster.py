@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.batcher import Batcher
@@ -46,6 +47,8 @@ class Roster:
         self.batchers = batchers
         self.histories = histories
         self.actors: dict[str, Actor] = {}
+        # as they were called when they were last looked for
+        self._named = WeakValueDictionary[str, Actor]()
         self.draining = False
         self._catalog = catalog
         self._paths = paths
@@ -61,10 +64,19 @@ class Roster:
 
     async def find(self, key: str) -> Actor:
         """The actor in memory; its record is as committed. Raises: ActorNotFound."""
-        actor = self.actors.get(key)
+        actor = self.actors.get(key) or self._by_name(key)
         if actor is not None and actor.power is not Power.DELETED:
             return actor
-        return await self.admit(await self._catalog.actor(key))
+        actor = await self.admit(await self._catalog.actor(key))
+        self._named[actor.record.name] = actor
+        return actor
+
+    def _by_name(self, name: str) -> Actor | None:
+        """Who is called so, if that is known; a name is given again once its actor is deleted."""
+        actor = self._named.get(name)
+        if actor is None or actor.record.name != name or self.actors.get(actor.id) is not actor:
+            return None
+        return actor
 
     async def admit(self, record: ActorRecord) -> Actor:
         known = self.actors.get(record.id)

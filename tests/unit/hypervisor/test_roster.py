@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
-from statevisor.hypervisor.commands import Fork, UpdateActor
+import pytest
+
+from statevisor.hypervisor.commands import DeleteActor, Fork, UpdateActor
+from statevisor.hypervisor.errors import ActorNotFound
 
 
 async def test_a_renamed_parent_is_shown_by_its_new_name(world: Any) -> None:
@@ -36,3 +40,57 @@ async def test_a_table_of_actors_that_are_not_at_rest_is_not_searched_at_every_s
         await world.create(f"a{index}")
     assert len(world.visor._roster.actors) == 60  # in a slot or a frame, all of them
     assert len(looks) < 60 * 60 / 5  # at every step: 60 * 50 looks or so
+
+
+async def test_who_was_found_by_name_is_found_without_the_catalog(world: Any) -> None:
+    await world.create("a")
+    asked = _asked(world)
+    await world.say("a")
+    first = len(asked)
+    await world.say("a")
+    assert asked[first:] == []
+
+
+async def test_a_name_finds_who_has_it_now(world: Any) -> None:
+    await world.create("a")
+    await world.say("a")  # found by name
+    first = await _id(world, "a")
+    await world.visor.update(UpdateActor(actor="a", name="b"))
+    await world.create("a")
+    await world.say("a")
+    second = await _id(world, "a")
+    assert await _id(world, "b") == first != second
+    await world.visor.delete(DeleteActor(actor="a"))
+    with pytest.raises(ActorNotFound):
+        await world.say("a")
+    await world.create("a")
+    assert await _id(world, "a") not in (first, second)
+
+
+async def test_names_of_actors_that_were_dropped_are_dropped(worlds: Any) -> None:
+    world = await worlds(slots=2, frames=0, config={"actors_in_memory": 10})
+    for index in range(60):
+        await world.create(f"a{index}")
+        await world.say(f"a{index}")
+    roster = world.visor._roster
+    gc.collect()
+    assert len(roster._named) <= 10
+    assert await _id(world, "a0")
+
+
+async def _id(world: Any, name: str) -> str:
+    found: str = (await world.visor._roster.find(name)).id
+    return found
+
+
+def _asked(world: Any) -> list[str]:
+    """The names that the catalog is asked for from now on."""
+    asked: list[str] = []
+    ask = world.catalog.actor
+
+    async def asking(key: str) -> Any:
+        asked.append(key)
+        return await ask(key)
+
+    world.catalog.actor = asking
+    return asked
