@@ -190,6 +190,10 @@ class Catalog(Protocol):
 
     async def segment(self, segment: int) -> SegmentRecord: ...
 
+    async def path(self, segment: int, limit: int) -> tuple[SegmentRecord, ...]:
+        """A segment and those that its path comes from, nearest first. Raises: NotFound."""
+        ...
+
     async def transcript(self, segment: int, start: int, stop: int) -> tuple[TokenRun, ...]:
         """The path's tokens in start..stop, journalled ones of open turns included."""
         ...

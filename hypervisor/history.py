@@ -22,6 +22,8 @@ from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.vocab import Op
 
 _TOKENS_SHOWN = 4096
+#: Segments of a path that are read at a time.
+_PART = 64
 
 
 class Paths:
@@ -39,10 +41,11 @@ class Paths:
         while at is not None:
             record = self._known.get(at)
             if record is None:
-                record = await self._catalog.segment(at)
+                found = await self._catalog.path(at, _PART)
                 if len(self._known) >= self._limit:
                     self._known.clear()
-                self._known[at] = record
+                self._known |= {one.id: one for one in found}
+                record = found[0]
             path.append(record)
             at = record.parent
         return tuple(reversed(path))

@@ -222,6 +222,9 @@ class SqlCatalog:
     async def segment(self, segment: int) -> SegmentRecord:
         return (await self._readers.run(segments.get, segment)).record
 
+    async def path(self, segment: int, limit: int) -> tuple[SegmentRecord, ...]:
+        return await self._readers.run(segments.up, segment, limit)
+
     async def transcript(self, segment: int, start: int, stop: int) -> tuple[TokenRun, ...]:
         tail = self._tails.seen(segment)
         return await self._readers.run(transcripts.read, segment, start, stop, tail)

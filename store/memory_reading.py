@@ -46,6 +46,12 @@ class MemoryReading(MemoryRows):
     async def segment(self, segment: int) -> SegmentRecord:
         return self._history.segment(segment)
 
+    async def path(self, segment: int, limit: int) -> tuple[SegmentRecord, ...]:
+        found = [self._history.segment(segment)]
+        while found[-1].parent is not None and len(found) < limit:
+            found.append(self._history.segment(found[-1].parent))
+        return tuple(found)
+
     async def transcript(self, segment: int, start: int, stop: int) -> tuple[TokenRun, ...]:
         return self._history.transcript(segment, start, stop)
 

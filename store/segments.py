@@ -7,8 +7,9 @@ builds a Bloom filter over the whole table for the join form, on every query.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Connection, Integer, bindparam, select, text
+from sqlalchemy import BigInteger, Boolean, Connection, Integer, Text, bindparam, select, text
 
 from statevisor.hypervisor.errors import NotFound, VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
@@ -37,6 +38,29 @@ PATH = Prepared(
     SELECT id, top, position, rooted, depth FROM path WHERE top >= position ORDER BY depth DESC
     """
     ).columns(id=BigInteger, top=BigInteger, position=BigInteger, rooted=Boolean, depth=Integer)
+)
+
+#: A segment and those above it, nearest first.
+UP = Prepared(
+    text(
+        """
+    WITH RECURSIVE up(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 1
+        UNION ALL
+        SELECT (SELECT s.parent FROM segment s WHERE s.id = up.id), n + 1
+        FROM up WHERE up.id IS NOT NULL AND n < :most
+    )
+    SELECT s.id, s.actor_id, s.parent, s.position, s.rooted, s.depth
+    FROM up JOIN segment s ON s.id = up.id ORDER BY up.n
+    """
+    ).columns(
+        id=BigInteger,
+        actor_id=Text,
+        parent=BigInteger,
+        position=BigInteger,
+        rooted=Boolean,
+        depth=Integer,
+    )
 )
 
 #: The segment that holds the last event at a position: the first on the way up not above it.
@@ -86,7 +110,19 @@ def get(conn: Connection, segment: int) -> Segment:
     row = _GET.first(conn, {"at": segment})
     if row is None:
         raise NotFound(f"there is no segment {segment}")
-    record = SegmentRecord(
+    return Segment(_record(row), row.id if row.place is None else row.place)
+
+
+def up(conn: Connection, segment: int, limit: int) -> tuple[SegmentRecord, ...]:
+    """A segment and those that its path comes from, nearest first. Raises: NotFound."""
+    rows = UP.all(conn, {"at": segment, "most": limit})
+    if not rows:
+        raise NotFound(f"there is no segment {segment}")
+    return tuple(map(_record, rows))
+
+
+def _record(row: Any) -> SegmentRecord:
+    return SegmentRecord(
         id=row.id,
         actor_id=row.actor_id,
         parent=row.parent,
@@ -94,7 +130,6 @@ def get(conn: Connection, segment: int) -> Segment:
         rooted=row.rooted,
         depth=row.depth,
     )
-    return Segment(record, row.id if row.place is None else row.place)
 
 
 def find_home(conn: Connection, segment: int, position: int) -> Segment | None:

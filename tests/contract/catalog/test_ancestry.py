@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from statevisor.hypervisor.catalog_port import Guard, Origin
+from statevisor.hypervisor.errors import NotFound
 from statevisor.hypervisor.records import SegmentRecord, VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import lanes
@@ -190,3 +191,19 @@ async def test_a_blend_brings_the_whole_past_of_what_it_took_in(scene):
 
     assert await scene.catalog.is_ancestor(late.handle, "bob@1")
     assert await scene.catalog.common_ancestor(late.handle, "bob@1") == late
+
+
+async def test_a_path_comes_in_parts(scene):
+    alice = await scene.create("alice")
+    for _ in range(3):
+        alice, _ = await scene.mutate(alice)
+    bob = await scene.fork_version("bob", "alice@1")
+
+    whole = await scene.catalog.path(bob.segment, 9)
+    assert [one.id for one in whole] == [bob.segment, *(one.parent for one in whole[:-1])]
+    assert whole[-1].parent is None
+    assert [one.depth for one in whole] == [2, 1, 0]
+    assert whole == tuple([await scene.catalog.segment(one.id) for one in whole])
+    assert await scene.catalog.path(bob.segment, 2) == whole[:2]
+    with pytest.raises(NotFound):
+        await scene.catalog.path(99, 1)
