@@ -97,8 +97,9 @@ class Store:
 class Question:
     """One kind of question, asked of both."""
 
-    ask: Callable[[Store, Dice], Awaitable[object]]
+    ask: Callable[[Store, Dice], Awaitable[Any]]
     route: Callable[[Dice], str]
+    size: Callable[[Any], int] | None = None  #: how many versions an answer has
 
 
 def _search(**given: Any) -> VersionQuery:
@@ -133,10 +134,12 @@ QUESTIONS: Mapping[str, Question] = {
     "ancestors_50": Question(
         lambda s, d: s.catalog.lineage(d.handle(), "ancestors", 50, 10_000),
         lambda d: _route(f"/v1/versions/{d.handle()}/lineage", direction="ancestors", depth=50),
+        lambda found: len(found[0]),
     ),
     "descendants_50": Question(
         lambda s, d: s.catalog.lineage(d.handle(), "descendants", 50, 10_000),
         lambda d: _route(f"/v1/versions/{d.handle()}/lineage", direction="descendants", depth=50),
+        lambda found: len(found[0]),
     ),
     "common_ancestor": Question(
         lambda s, d: s.catalog.common_ancestor(d.handle(), d.handle()),
@@ -225,14 +228,21 @@ async def _in_process(folder: Path, history: Synthetic, rounds: int, seed: int) 
     try:
         for name, question in QUESTIONS.items():
             dice = Dice(history, random.Random(seed))
-            wall, spent = [], []
+            wall, spent, sizes = [], [], []
             for n in range(-_WARM, rounds):
                 begin, cpu = time.perf_counter(), time.process_time()
-                await question.ask(store, dice)
+                answer = await question.ask(store, dice)
                 if n >= 0:
                     wall.append((time.perf_counter() - begin) * 1e3)
                     spent.append((time.process_time() - cpu) * 1e3)
+                    if question.size is not None:
+                        sizes.append(question.size(answer))
             found[name] = {"ms": quantiles(wall), "cpu_ms_p50": quantiles(spent)["p50"]}
+            if sizes:
+                found[name] |= {
+                    "versions": quantiles([float(one) for one in sizes], digits=0),
+                    "us_per_version": round(sum(wall) / sum(sizes) * 1e3, 1),
+                }
         dice = Dice(history, random.Random(seed))
         for way in ("ancestors", "descendants"):
             found[f"all_{way}"] = await _whole(store, dice, way, max(3, rounds // 20))

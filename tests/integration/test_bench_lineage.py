@@ -25,6 +25,9 @@ def test_every_question_is_asked_of_both(report: dict) -> None:
     for place in ("in_process", "http"):
         for name, found in report[place].items():
             assert 0 < found["ms"]["p50"] <= found["ms"]["p99"], name
+    for name in ("ancestors_50", "descendants_50"):
+        assert report["in_process"][name]["versions"]["max"] > 1
+        assert report["in_process"][name]["us_per_version"] > 0
 
 
 def test_streams_have_a_whole_life_and_a_whole_family(report: dict) -> None:
