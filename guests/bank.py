@@ -3,11 +3,16 @@
 Row 0 is the padding row. The bytes of a row are those of the layout, so that to clear, save, load
 or copy a slot is one copy. The bank knows no positions and no actors: whether a slot's bytes mean
 anything is the caller's business, and `clear` makes them mean "no token absorbed".
+
+On a GPU `clear` and `copy` go with the steps, on the caller's stream; `save` and `load` have a
+stream of their own, so that neither waits for steps of other slots nor holds them up. What the
+former have begun on a slot is marked by an event, for which the latter wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from types import MappingProxyType
 
@@ -48,6 +53,10 @@ class Bank:
         self.views = {family.name: self._view(family.name) for family in layout.families}
         self._layers = {name: view.unbind(1) for name, view in self.views.items()}
         self._pinned = self.bytes.is_cuda
+        self._moves = torch.cuda.Stream(self.bytes.device) if self._pinned else None
+        self._marks: dict[int, torch.cuda.Event] = {}  #: by slot: the end of its last clear or copy
+        if self._pinned:
+            torch.cuda.current_stream(self.bytes.device).synchronize()  # the zeros are there
         self._staging = torch.empty(layout.row_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
     def layers(self, name: str) -> tuple[torch.Tensor, ...]:
@@ -57,19 +66,28 @@ class Bank:
     def clear(self, slot: int) -> None:
         """Make a slot the empty state: all zero bytes."""
         self._row(slot).zero_()
+        self._mark(slot)
 
     def save(self, slot: int, out: memoryview) -> None:
-        """Copy a row to host memory; the copy is complete on return."""
-        torch.frombuffer(out, dtype=torch.uint8).copy_(self._row(slot))
+        """Copy a row to host memory; the copy is complete on return.
+
+        No step on its way may have the slot.
+        """
+        with self._beside(slot):
+            torch.frombuffer(out, dtype=torch.uint8).copy_(self._row(slot))
 
     def load(self, slot: int, row: memoryview) -> None:
-        """Overwrite a slot with a row, which may be read-only; the copy is complete on return."""
-        if row.readonly:
-            # torch.frombuffer warns of memory it must not write, so such rows take the staging.
-            memoryview(self._staging.numpy())[:] = row.cast("B")
-            self._row(slot).copy_(self._staging)
-        else:
-            self._row(slot).copy_(torch.frombuffer(row, dtype=torch.uint8))
+        """Overwrite a slot with a row, which may be read-only; the copy is complete on return.
+
+        No step on its way may have the slot.
+        """
+        with self._beside(slot):
+            if row.readonly:
+                # torch.frombuffer warns of memory it must not write: such rows take the staging.
+                memoryview(self._staging.numpy())[:] = row.cast("B")
+                self._row(slot).copy_(self._staging)
+            else:
+                self._row(slot).copy_(torch.frombuffer(row, dtype=torch.uint8))
 
     def copy(self, source: int, targets: Sequence[int]) -> None:
         """Copy a row onto others; all targets at once."""
@@ -81,6 +99,25 @@ class Bank:
             # Eight bytes an element, since the framework copies by index element by element; from a
             # clone, since it refuses to copy within one tensor.
             self.bytes.view(torch.int64)[index] = row.view(torch.int64).clone()
+        self._mark(source, *targets)
+
+    def _mark(self, *slots: int) -> None:
+        if self._moves is not None:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self.bytes.device))
+            self._marks.update(dict.fromkeys(slots, event))
+
+    @contextmanager
+    def _beside(self, slot: int) -> Iterator[None]:
+        if self._moves is None:
+            yield
+            return
+        mark = self._marks.pop(slot, None)
+        if mark is not None:
+            self._moves.wait_event(mark)
+        with torch.cuda.stream(self._moves):
+            yield
+        self._moves.synchronize()
 
     def frames(self, count: int) -> memoryview:
         """Host memory for `count` rows, on whole pages, page-locked if the bank is on a GPU."""

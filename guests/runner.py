@@ -149,14 +149,15 @@ class Runner:
     def clear(self, slot: int) -> None:
         self.bank.clear(slot)
 
+    def copy(self, source: int, targets: Sequence[int]) -> None:
+        self.bank.copy(source, targets)
+
+    # -- beside it -------------------------------------------------------------------------------
     def save(self, slot: int, out: memoryview) -> None:
         self.bank.save(slot, out)
 
     def load(self, slot: int, row: memoryview) -> None:
         self.bank.load(slot, row)
-
-    def copy(self, source: int, targets: Sequence[int]) -> None:
-        self.bank.copy(source, targets)
 
     # -- any thread ------------------------------------------------------------------------------
     def frames(self, count: int) -> memoryview:

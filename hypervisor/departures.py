@@ -54,7 +54,7 @@ class Departures:
         self._apply(actor, Event.HIBERNATE)
         frame = self._frames.lend(actor.id, actor.segment, actor.absorbed)
         try:
-            await self._engine.run(self._guest.save, actor.slot, frame)
+            await self._engine.beside(self._guest.save, actor.slot, frame)
         except BaseException:
             self._frames.drop(actor.id)
             self._apply(actor, Event.FAILED)
@@ -76,7 +76,7 @@ class Departures:
             absorbed = actor.absorbed
             try:
                 _, pending, imaged = await asyncio.gather(
-                    self._engine.run(self._guest.save, actor.slot, row),
+                    self._engine.beside(self._guest.save, actor.slot, row),
                     self._pending(actor, absorbed),
                     self._is_imaged(actor),
                 )

@@ -96,6 +96,7 @@ class _Member:
 
     feed: Feed
     flying: int = 0
+    copying: asyncio.Task[None] | None = None  #: of its slot; it takes part again behind it
     error: Exception | None = None  #: what ended it; nothing more is told, its rows come back first
 
 
@@ -143,28 +144,36 @@ class StepLoop:
 
     async def run(self) -> None:
         """Step until cancelled."""
-        while True:
-            if not self._members:
+        try:
+            while True:
                 self._wake.clear()
-                await self._wake.wait()
-            await self.step()
+                if not await self.step():
+                    await self._wake.wait()
+        finally:
+            for member in self._members:
+                if member.copying is not None:
+                    member.copying.cancel()
 
-    async def step(self) -> None:
-        """Hand over what can be, then take the oldest plan back and tell its feeds."""
+    async def step(self) -> bool:
+        """Hand over what can be, then take the oldest plan back and tell its feeds.
+
+        Returns whether there was anything to do.
+        """
         fresh = self._launch()
         if not self._flights:
-            return
+            return False
         flight = self._flights.popleft()
         try:
             results = await self._engine.run(self._exchange, fresh, flight)
         except Exception as error:  # whatever the guest raises belongs to the rows of this step
             self._broken(flight, error)
-            return
+            return True
         self._measure(flight)
         self._commit(flight, results)
         for member in flight.members:
             if not member.flying and member.error is None and member.feed.wants_image():
-                await self._stage(member.feed)
+                member.copying = asyncio.create_task(self._copy(member))
+        return True
 
     def _exchange(self, fresh: Sequence[_Flight], oldest: _Flight) -> Sequence[Sequence[RowResult]]:
         """On the engine thread: begin new plans, then wait for the oldest."""
@@ -193,11 +202,19 @@ class StepLoop:
                 self._pace.early(now - self._ended - flight.waited, now - self._ended)
         self._ended = now
 
-    async def _stage(self, feed: Feed) -> None:
-        """Copy a slot at its step boundary; what is done with the copy happens beside the loop."""
+    async def _copy(self, member: _Member) -> None:
+        """Copy a slot at its step boundary, while the others go on."""
         row = bytearray(self._guest.layout.row_bytes)
-        await self._engine.run(self._guest.save, feed.slot, memoryview(row))
-        feed.staged(row)
+        try:
+            await self._engine.beside(self._guest.save, member.feed.slot, memoryview(row))
+        except Exception as error:  # whatever the guest raises belongs to this row
+            member.error = error
+            self._close(member)
+        else:
+            member.feed.staged(row)
+        finally:
+            member.copying = None
+            self._wake.set()
 
     def _launch(self) -> list[_Flight]:
         """Make as many plans as may be on their way at once."""
@@ -249,7 +266,7 @@ class StepLoop:
         works: list[scheduler.Work] = []
         finished: list[_Member] = []
         for member in self._members:
-            if member.error is not None:
+            if member.error is not None or member.copying is not None:
                 continue
             feed = member.feed
             gap = feed.due(self._budget)

@@ -87,11 +87,13 @@ class FamilyDiff:
 class Guest(Protocol):
     """A model with its bank of slots.
 
-    `step`, `submit`, `collect`, `clear`, `save`, `load` and `copy` are called from the engine
-    thread only, one at a time. `clear`, `save`, `load` and `copy` see every step submitted before
-    and have taken effect when they return. A step promises the exactness contract: the row bytes
-    and the drawn token of one row depend on the row's bytes before, its tokens and its draw, and
-    on nothing else; fed in any split they are the same bits.
+    `step`, `submit`, `waits`, `collect`, `clear` and `copy` are called from the engine thread only,
+    one at a time; `clear` and `copy` come behind every step submitted before and ahead of all that
+    follow. `save` and `load` are called from one other thread, while steps of other slots run: the
+    slot's own steps have been collected. They see each `clear`, `copy` and `load` of the slot that
+    has returned, and have taken effect when they return. A step promises the exactness contract:
+    the row bytes and the drawn token of one row depend on the row's bytes before, its tokens and
+    its draw, and on nothing else; fed in any split they are the same bits.
     """
 
     @property

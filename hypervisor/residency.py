@@ -226,7 +226,7 @@ class Residency:
                 # the frame is a copy; the journal can make the state again
                 self._meter.count("image_checksum_failures_total")
             else:
-                await self._engine.run(self._guest.load, slot, view)
+                await self._engine.beside(self._guest.load, slot, view)
                 return frame.absorbed
         twin = self.twin(same_state(actor.path, actor.rest), actor)
         if twin is not None:
@@ -284,7 +284,7 @@ class Residency:
             meta = await self.states.read_into(ref, row)
             if meta.position != at:
                 raise ImageCorrupt(f"the image of position {at} is one of position {meta.position}")
-            await self._engine.run(self._guest.load, slot, row)
+            await self._engine.beside(self._guest.load, slot, row)
         return meta
 
     async def _same_build(self, actor: Actor) -> None:
@@ -355,7 +355,7 @@ class Residency:
     async def _save(self, actor: Actor) -> bytearray:
         assert actor.slot is not None
         row = bytearray(self._guest.layout.row_bytes)
-        await self._engine.run(self._guest.save, actor.slot, memoryview(row))
+        await self._engine.beside(self._guest.save, actor.slot, memoryview(row))
         return row
 
     async def row(self, actor: Actor) -> bytearray:
@@ -369,7 +369,7 @@ class Residency:
     async def replace(self, actor: Actor, row: bytes) -> None:
         """Overwrite an idle actor's slot with the state its head has just moved to."""
         assert actor.slot is not None
-        await self._engine.run(self._guest.load, actor.slot, memoryview(row))
+        await self._engine.beside(self._guest.load, actor.slot, memoryview(row))
         actor.imaged = actor.record.position
 
     def discard(self, actor: Actor) -> None:
@@ -435,7 +435,7 @@ class Residency:
             except NotFinite:
                 raise ActorQuarantined(f"at position {position} {NOT_FINITE}") from None
             row = bytearray(self._guest.layout.row_bytes)
-            await self._engine.run(self._guest.save, slot, memoryview(row))
+            await self._engine.beside(self._guest.save, slot, memoryview(row))
             return row, max(absorbed, rest), sum(taken)
 
     def _moved(self, source: Tier, target: Tier, began: float) -> float:

@@ -97,6 +97,7 @@ class World:
         match chance.choice(("tier", "copy", "poison", "stay")):
             case "tier":
                 frame = bank.frames(1)
+                torch.cuda.synchronize()  # no step, and no poison, is on its way
                 bank.save(witness.slot, frame)
                 bank.bytes[witness.slot].fill_(0xFF)
                 bank.load(target, frame)

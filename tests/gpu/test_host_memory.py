@@ -32,6 +32,7 @@ def test_frames_are_locked_and_rows_come_back(bank: Bank) -> None:
     assert len(frames) == 3 * ROW_BYTES
     assert torch.frombuffer(frames, dtype=torch.uint8).is_pinned()
     bank.bytes[1].random_(0, 256)
+    torch.cuda.synchronize()
     row = frames[ROW_BYTES : 2 * ROW_BYTES]
     bank.save(1, row)
     bank.load(2, row)

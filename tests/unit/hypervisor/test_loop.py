@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -242,3 +243,57 @@ async def test_images_are_taken_at_their_step_with_nothing_on_its_way(
         await world.crash()
         images.append((await world.say("a", max_tokens=20)).token_ids)
     assert images[0] == images[1]
+
+
+class SlowCopy(Ahead):
+    """A copy of a slot to the host takes until it is let go."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.copying, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def save(self, slot: int, out: memoryview) -> None:
+        self.copying.set()
+        assert self.go.wait(20)
+        super().save(slot, out)
+
+
+async def test_others_go_on_while_a_slot_is_copied(worlds: Callable[..., Any]) -> None:
+    config = {"step_tokens": 4, "checkpoint_tokens": 10}
+    slow = await worlds(guest_type=SlowCopy, config=config)
+    plain = await worlds(config=config)
+    for world in (slow, plain):
+        await world.create("a", "a long story " * 20)
+        await world.create("b", None)
+    slow.guest.go.clear()
+    slow.guest.copying.clear()
+    held = asyncio.create_task(slow.say("a", max_tokens=60))
+    assert await asyncio.to_thread(slow.guest.copying.wait, 20)
+    beside = await slow.say("b", max_tokens=5, settings=HOT)
+    assert not held.done()
+    slow.guest.go.set()
+    told = [await held, beside]
+    wanted = [
+        await plain.say("a", max_tokens=60),
+        await plain.say("b", max_tokens=5, settings=HOT),
+    ]
+    assert [view.token_ids for view in told] == [view.token_ids for view in wanted]
+    assert rows_of(slow) == rows_of(plain)
+
+
+class BadCopy(Ahead):
+    """Slots cannot be copied to the host."""
+
+    def save(self, slot: int, out: memoryview) -> None:
+        raise RuntimeError("device lost")
+
+
+async def test_a_copy_that_breaks_fails_its_actor_alone(worlds: Callable[..., Any]) -> None:
+    world = await worlds(guest_type=BadCopy, config={"step_tokens": 4, "checkpoint_tokens": 10})
+    await world.create("a", "a long story " * 20)
+    await world.create("b", None)
+    beside = asyncio.create_task(world.say("b", max_tokens=5))
+    view = await world.say("a", max_tokens=60)
+    assert (view.finish, view.error) == (FinishReason.ERROR, "internal")
+    assert len((await beside).token_ids) == 5

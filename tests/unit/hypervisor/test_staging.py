@@ -62,7 +62,7 @@ async def test_a_row_is_not_lent_again_while_a_cancelled_copy_goes_on(
 
     async def move() -> None:
         async with staging.row() as row:
-            await engine.run(copy, row)
+            await engine.beside(copy, row)
 
     moving = asyncio.create_task(move())
     await begun.wait()
@@ -73,7 +73,7 @@ async def test_a_row_is_not_lent_again_while_a_cancelled_copy_goes_on(
     gate.set()
     async with staging.row(), staging.row() as late:
         late[:] = b"y" * ROW
-        await engine.run(lambda: None)
+        await engine.beside(lambda: None)
         assert bytes(late) == b"y" * ROW
 
 
@@ -82,6 +82,6 @@ async def test_an_error_inside_gives_the_row_back(staging: Staging, engine: Engi
         with pytest.raises(ValueError, match="broken"):
             async with staging.row():
                 raise ValueError("broken")
-    await engine.run(lambda: None)
+    await engine.beside(lambda: None)
     async with staging.row(), staging.row():
         pass
