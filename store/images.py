@@ -60,7 +60,7 @@ class SlabImages:
         self, slabs: Slabs, *, incarnation: int, on_fsync_error: Callable[[str], NoReturn]
     ) -> None:
         self._slabs = slabs
-        self._files = slabs.files
+        self.files = slabs.files  #: the file operations it works with
         self._workers = Workers(slabs.config.threads, on_fsync_error)
         self._syncs = dict[int, GroupSync]()  # by slab
         self._room = Room(slabs, self._workers, lambda slab_id: self._syncs.pop(slab_id, None))
@@ -123,19 +123,19 @@ class SlabImages:
                 with suppress(OSError):  # then as below, which says what is wrong
                     reading = DirectRead(ref, _head_bytes(ref, out), out)
                     return await self._workers.run(
-                        reading.run, self._files, slab.direct, self._workers.offer
+                        reading.run, self.files, slab.direct, self._workers.offer
                     )
-            return await self._workers.run(_read_row, self._files, slab.fd, ref, out)
+            return await self._workers.run(_read_row, self.files, slab.fd, ref, out)
 
     async def export(self, ref: ImageRef) -> bytes:
         """The image as one safetensors file. Raises: ImageCorrupt, IncompatibleImage."""
         with self._reading(ref) as slab:
-            return await self._workers.run(_read_file, self._files, slab.fd, ref)
+            return await self._workers.run(_read_file, self.files, slab.fd, ref)
 
     async def verify(self, ref: ImageRef) -> ImageMeta:
         """Read an image and check every bit of it. Raises: ImageCorrupt, IncompatibleImage."""
         with self._reading(ref) as slab:
-            return await self._workers.run(verify_extent, self._files, slab.fd, ref)
+            return await self._workers.run(verify_extent, self.files, slab.fd, ref)
 
     def extents(self) -> frozenset[Extent]:
         """Everything that is in use, images being written included."""
@@ -162,7 +162,7 @@ class SlabImages:
         found: list[ExtentHeader] = []
         for slab in self._slabs.all():
             try:
-                found += await self._workers.run(scan, self._files, slab.fd, slab.id)
+                found += await self._workers.run(scan, self.files, slab.fd, slab.id)
             except OSError as error:
                 raise Unavailable(f"{slab.path} cannot be read: {error.strerror}") from error
         return tuple(found)
@@ -247,7 +247,7 @@ class SlabImages:
         return await self._run(slab.id, slab.fd, writing)
 
     async def _run(self, slab_id: int, fd: int, writing: ExtentWrite) -> Written:
-        files, group, hashed = self._files, self._group(slab_id), Shared(writing.hashed)
+        files, group, hashed = self.files, self._group(slab_id), Shared(writing.hashed)
 
         def sync_row() -> None:
             if not hashed.done:  # the disk would have nothing to do
@@ -270,7 +270,7 @@ class SlabImages:
     def _group(self, slab_id: int) -> GroupSync:
         group = self._syncs.get(slab_id)
         if group is None:
-            slab, files, workers = self._slab(slab_id), self._files, self._workers
+            slab, files, workers = self._slab(slab_id), self.files, self._workers
             group = GroupSync(lambda: workers.sync(files.sync, slab.fd, slab.path), workers.run)
             self._syncs[slab_id] = group
         return group

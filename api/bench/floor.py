@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -18,6 +19,8 @@ class Floor:
         self._turn = 0
         self._memory = pages(self.nbytes)
         self._memory[:] = os.urandom(self.nbytes)
+        self._small_pages = memoryview(mmap.mmap(-1, self.nbytes))
+        self._small_pages[:] = self._memory
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         for place in range(_PLACES):
             os.pwrite(self._fd, self._memory, place * self.nbytes)
@@ -38,8 +41,12 @@ class Floor:
         os.fdatasync(self._fd)
 
     def read(self) -> None:
-        """Read what was written last, past the page cache, into memory that begins on a page."""
+        """Read what was written last, past the page cache, into memory of large pages."""
         os.preadv(self._direct, [self._memory], self._at())
+
+    def read_small_pages(self) -> None:
+        """The same, into memory of small pages, each wherever the system had one."""
+        os.preadv(self._direct, [self._small_pages], self._at())
 
     def close(self) -> None:
         os.close(self._fd)

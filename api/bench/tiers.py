@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from statevisor.api.bench.crowd import crowd
 from statevisor.api.bench.floor import Floor
+from statevisor.api.bench.parts import Parts
 from statevisor.api.bench.report import Report, conditions, quantiles
 from statevisor.api.bench.stage import Stage, staged
 from statevisor.api.bench.wide_guest import WideGuest
@@ -28,6 +29,7 @@ from statevisor.hypervisor.vocab import Tier
 
 ACTOR: Final = "sleeper"
 GROUP: Final = 8  #: hibernated at once
+PARTS: Final = 20  #: moves of each kind whose parts are timed
 CROWD_ROW_BYTES: Final = 512 << 10  #: about the embedded guest's
 #: What each of these is held against.
 FLOORS: Final = {
@@ -37,6 +39,9 @@ FLOORS: Final = {
     "get": "read_direct",
     "resume_nvme": "read_direct",
 }
+#: The same read into memory of small pages, which any program gets, and what is held against it.
+SMALL_PAGES: Final = "read_direct_small_pages"
+BY_SMALL_PAGES: Final = ("get", "resume_nvme")
 Action = Callable[[], Awaitable[object]]
 
 
@@ -73,13 +78,16 @@ class Timed:
             mine, base = self.ms[name], self.ms[f"{floor}_beside_{name}"]
             pairs = [a / b for a, b in zip(mine, base, strict=True)]
             low, high = quantiles(mine), quantiles(base)
-            found[name]["ratio"] = {
-                "of_pairs": quantiles(pairs, digits=2),
-                **{
-                    f"of_{rank}": round(low[rank] / high[rank], 2) for rank in ("min", "p10", "p50")
-                },
-            }
+            ratio = {"of_pairs": quantiles(pairs, digits=2), **_ratios(low, high)}
+            found[name]["ratio"] = ratio
+        for name in BY_SMALL_PAGES:
+            low, high = quantiles(self.ms[name]), quantiles(self.ms[SMALL_PAGES])
+            found[name]["ratio_small_pages"] = _ratios(low, high)
         return found
+
+
+def _ratios(mine: Mapping[str, float], floor: Mapping[str, float]) -> dict[str, float]:
+    return {f"of_{rank}": round(mine[rank] / floor[rank], 2) for rank in ("min", "p10", "p50")}
 
 
 class Mover:
@@ -115,11 +123,31 @@ class Mover:
         await timed.pair("put_8_at_once", self.put_group, self.write_group)
         await timed.pair("resume_nvme", self.resume, self.read_direct)
         await timed.pair("get", self.get, self.read_direct)
+        await timed.run(SMALL_PAGES, self.read_small_pages)
         await timed.run("hibernate_host", self.hibernate_host)
         await timed.run("evict_clean", self.hibernate_nvme)  # its image is there: nothing to write
         await self.resume()
         await self.hibernate_host()
         await timed.run("resume_host", self.resume)
+
+    def watched(self, parts: Parts, guest: WideGuest) -> None:
+        """What a whole move consists of."""
+        catalog, images = self._stage.catalog, self._stage.images
+        parts.watch(guest, save="copy", load="copy")
+        parts.watch(images, put="put", get="get")
+        parts.watch(images.files, write="disk_write", read="disk_read", sync="disk_sync")
+        parts.watch(catalog, actor="find", add_image="commit")
+        parts.watch(
+            catalog, nearest_image="rows", transcript="rows", image_at="rows", image="known"
+        )
+
+    async def parts(self, parts: Parts) -> None:
+        """Every whole move once, part by part."""
+        await self.touch()
+        await parts.time("hibernate_nvme", self.hibernate_nvme)
+        await parts.time("resume_nvme", self.resume)
+        await parts.time("hibernate_host", self.hibernate_host)
+        await parts.time("resume_host", self.resume)
 
     async def touch(self) -> None:
         """Change the state, so that it needs an image of its own."""
@@ -156,13 +184,16 @@ class Mover:
     async def read_direct(self) -> None:
         self._floor.read()
 
+    async def read_small_pages(self) -> None:
+        self._floor.read_small_pages()
+
 
 async def moves(folder: Path, *, row_bytes: int, rounds: int) -> Report:
     """Hibernate, resume, put and get of one state through the disk and through host memory."""
     guest = WideGuest(row_bytes, slots=2)
     config = VisorConfig(host_bytes=2 * row_bytes)
     floor = Floor(folder / "floor", row_bytes + 2 * 4096)
-    timed = Timed()
+    timed, parts = Timed(), Parts()
     try:
         async with staged(folder / "data", guest, config) as stage:
             mover = Mover(stage, guest, floor)
@@ -171,10 +202,13 @@ async def moves(folder: Path, *, row_bytes: int, rounds: int) -> Report:
                 await mover.round(Timed())
             for _ in range(rounds):
                 await mover.round(timed)
+            mover.watched(parts, guest)
+            for _ in range(min(rounds, PARTS)):
+                await mover.parts(parts)
     finally:
         floor.close()
     report = {"row_bytes": row_bytes, "rounds": rounds, "direct": floor.is_direct}
-    return {**report, **timed.report(row_bytes)}
+    return {**report, **timed.report(row_bytes), "parts": parts.report()}
 
 
 def run(

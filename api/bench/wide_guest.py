@@ -22,7 +22,7 @@ class WideGuest(ToyGuest):
         self._core = super().layout
         self._wide = row_bytes - self._core.row_bytes
         self._noise = os.urandom(self._wide)
-        self._memory = pages((slots + 1) * self._wide)
+        self._memory = pages((slots + 1) * row_bytes)
 
     @property
     def layout(self) -> Layout:
@@ -58,7 +58,9 @@ class WideGuest(ToyGuest):
         return pages(count * self.layout.row_bytes)
 
     def _row_of(self, slot: int) -> memoryview:
-        return self._memory[slot * self._wide : (slot + 1) * self._wide]
+        """The noise of a slot, where it would lie in a bank of whole rows."""
+        end = (slot + 1) * (self._core.row_bytes + self._wide)
+        return self._memory[end - self._wide : end]
 
 
 def _copy(row: memoryview, out: memoryview) -> None:

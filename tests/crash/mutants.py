@@ -33,7 +33,7 @@ def row_first() -> None:
 
         async def bytes_at_last() -> None:
             await asyncio.sleep(0.3)  # longer than any commit
-            await self._workers.run(writing.run, self._files, fd, lambda: hashed)
+            await self._workers.run(writing.run, self.files, fd, lambda: hashed)
 
         _late.append(asyncio.create_task(bytes_at_last()))
         return images.Written(ref, False)

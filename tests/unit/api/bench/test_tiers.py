@@ -20,6 +20,14 @@ async def test_every_move_is_timed_beside_its_floor(tmp_path: Path) -> None:
         assert ratio["of_pairs"]["p50"] > 0
     for name in ("hibernate_host", "evict_clean", "resume_host"):
         assert report[name]["ms"]["n"] == 3
+    for name in tiers.BY_SMALL_PAGES:
+        assert report[name]["ratio_small_pages"]["of_p50"] > 0
+    down, up = report["parts"]["hibernate_nvme"], report["parts"]["resume_nvme"]
+    assert next(iter(down)) == next(iter(up)) == "whole"
+    assert {"copy", "put", "disk_write", "disk_sync", "commit"} < down.keys()
+    assert {"get", "disk_read", "copy"} < up.keys()
+    assert down["put"]["at"] < down["disk_write"]["at"] < down["disk_sync"]["at"]
+    assert down["disk_sync"]["at"] < down["commit"]["at"]
 
 
 async def test_a_crowd_tells_of_memory_after_every_round(tmp_path: Path) -> None:
