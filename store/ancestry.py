@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -75,6 +76,7 @@ class _Search:
         self._open: list[tuple[int, int, int, int]] = []
         #: Blends of lanes that wait to be read: segment, negative, then order, side and lane.
         self._more: list[tuple[int, int, int, int]] = []
+        self._lanes: dict[int, Any] = {}
         for side, number in enumerate(starts):
             here = lanes.place(conn, number)
             self._push(here.segment, here.position, side, here.lane)
@@ -98,10 +100,11 @@ class _Search:
                     entered.append(side)
             yield -first, lane
             for side in entered:
-                heappush(self._more, (first, lanes.LAST, side, lane))
-                above = lanes.above(self._conn, lane)
-                if above is not None:
-                    self._push(above.segment, above.position, side, above.lane)
+                known = self._known(lane)
+                if known.blends:
+                    heappush(self._more, (first, lanes.LAST, side, lane))
+                if known.above is not None:
+                    self._push(known.segment, known.position, side, known.above)
 
     def shared(self, lane: int) -> int | None:
         """How far both sides pass the segment of a lane that was just met; None: one does not."""
@@ -109,6 +112,12 @@ class _Search:
         ends = [reached.get(lane) for reached in self.reached]
         tops = [end[1] for end in ends if end is not None]
         return min(tops) if len(tops) == len(ends) else None
+
+    def _known(self, lane: int) -> Any:
+        """What is above a lane, and whether anything was blended into it."""
+        if lane not in self._lanes:
+            self._lanes |= {row.lane: row for row in lanes.up(self._conn, lane)}
+        return self._lanes[lane]
 
     def _push(self, segment: int, top: int, side: int, lane: int) -> None:
         known = self.reached[side].get(lane, (-1, -1))

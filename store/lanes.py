@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select, tuple_
+from sqlalchemy import BigInteger, Boolean, Connection, bindparam, func, select, text, tuple_
 
 from statevisor.store.prepared import Prepared, inserting
-from statevisor.store.tables import blend, lane, segment, version
+from statevisor.store.tables import blend, lane, version
 
 #: Blends of a lane that are read at a time.
 PART = 64
+#: Lanes that are read at a time.
+NEAR = 16
 #: Greater than the order of every parent.
 LAST = 2**31 - 1
 
@@ -33,14 +35,34 @@ _PLACE = Prepared(
     .outerjoin(lane, lane.c.segment == version.c.segment)
     .where(version.c.id == bindparam("key"))
 )
-_ABOVE = Prepared(
-    select(
-        segment.c.parent.label("segment"),
-        segment.c.position,
-        func.coalesce(lane.c.head, segment.c.parent).label("lane"),
+#: A lane and those above it, nearest first, each with the place that it begins at.
+UP = Prepared(
+    text(
+        """
+    WITH RECURSIVE up(lane, segment, position, above, n) AS (
+        SELECT s.id, s.parent, s.position,
+               coalesce((SELECT l.head FROM lane l WHERE l.segment = s.parent), s.parent), 1
+        FROM segment s WHERE s.id = :at
+        UNION ALL
+        SELECT up.above,
+               (SELECT s.parent FROM segment s WHERE s.id = up.above),
+               (SELECT s.position FROM segment s WHERE s.id = up.above),
+               (SELECT coalesce((SELECT l.head FROM lane l WHERE l.segment = s.parent), s.parent)
+                FROM segment s WHERE s.id = up.above),
+               n + 1
+        FROM up WHERE up.above IS NOT NULL AND n < :most
     )
-    .outerjoin(lane, lane.c.segment == segment.c.parent)
-    .where(segment.c.id == bindparam("at"), segment.c.parent.is_not(None))
+    SELECT lane, segment, position, above,
+           EXISTS (SELECT 1 FROM blend b WHERE b.head = up.lane) AS blends
+    FROM up ORDER BY n
+    """
+    ).columns(
+        lane=BigInteger,
+        segment=BigInteger,
+        position=BigInteger,
+        above=BigInteger,
+        blends=Boolean,
+    )
 )
 _BLENDED = Prepared(
     select(
@@ -87,9 +109,9 @@ def place(conn: Connection, number: int) -> Any:
     return _PLACE.one(conn, {"key": number})
 
 
-def above(conn: Connection, at: int) -> Any | None:
-    """Segment, position and lane of the place that a segment begins at; None: it is the first."""
-    return _ABOVE.first(conn, {"at": at})
+def up(conn: Connection, at: int) -> list[Any]:
+    """A lane and some of those above it, nearest first, with what `UP` says of each."""
+    return UP.all(conn, {"at": at, "most": NEAR})
 
 
 def blended(conn: Connection, at: int, low: int, before: int) -> list[Any]:

@@ -120,7 +120,8 @@ async def known(scene: Any, roots: list[str]) -> Known:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_what_two_versions_share(scene, seed, monkeypatch):
-    monkeypatch.setattr(lanes, "PART", 1 + seed % 3)  # a lane has more blends than are read at once
+    monkeypatch.setattr(lanes, "PART", 1 + seed % 3)  # there are more than are read at a time
+    monkeypatch.setattr(lanes, "NEAR", 1 + seed % 2)
     history = await grown(scene, seed)
     age = {one.handle: n for n, one in enumerate(history.versions)}
     above = {one.handle: history.ancestors(one) for one in history.versions}
