@@ -8,7 +8,7 @@ from statevisor.hypervisor import lifecycle
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import Path, same_state
 from statevisor.hypervisor.mailbox import Mailbox
-from statevisor.hypervisor.records import ActorRecord
+from statevisor.hypervisor.records import ActorRecord, ImageRef
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.turn import Turn
 
@@ -24,6 +24,7 @@ class Actor:
         self.slot: int | None = None
         self.absorbed = 0  #: tokens its slot has taken in; meaningful while it holds one
         self.imaged = 0  #: position of the newest image known on its path
+        self._image: tuple[int, int, ImageRef] | None = None  # of segment and position
         self.unasked = False  #: it is being recovered, and nobody has asked for it
         self.turn: Turn | None = None
         self.turns: dict[str, TurnStream] = {}  #: waiting and running turns, by id
@@ -52,6 +53,18 @@ class Actor:
     def state(self) -> tuple[int, int]:
         """Key of the bytes in its slot (see lineage.same_state)."""
         return same_state(self.path, self.absorbed)
+
+    @property
+    def image(self) -> ImageRef | None:
+        """The image of where it stands, as far as is known; it may have gone since."""
+        if self._image is None or self._image[:2] != (self.segment, self.record.position):
+            return None
+        return self._image[2]
+
+    def is_imaged(self, segment: int, position: int, ref: ImageRef) -> None:
+        """There is an image of a place where it stands."""
+        self.imaged = position
+        self._image = (segment, position, ref)
 
     def happen(self, event: Event) -> tuple[Effect, ...]:
         """Advance the power; returns what the residency has to do. Raises: InvalidTransition."""

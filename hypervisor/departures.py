@@ -124,18 +124,18 @@ class Departures:
     async def _write(
         self, actor: Actor, row: Row, absorbed: int, pending: tuple[int, ...]
     ) -> ImageRef:
-        position = actor.record.position
-        meta = self._states.meta(position, absorbed, pending)
-        made = await self._states.keep(actor.segment, position, row, meta)
-        actor.imaged = position
+        place = actor.segment, actor.record.position
+        meta = self._states.meta(place[1], absorbed, pending)
+        made = await self._states.keep(*place, row, meta)
+        actor.is_imaged(*place, made)
         return made
 
     async def _is_imaged(self, actor: Actor) -> bool:
-        position = actor.record.position
-        if await self._catalog.image_at(actor.segment, position) is None:
-            return False
-        actor.imaged = position
-        return True
+        place = actor.segment, actor.record.position
+        found = await self._catalog.image_at(*place)
+        if found is not None:
+            actor.is_imaged(*place, found)
+        return found is not None
 
     def _check_room(self) -> None:
         if not self._states.fit:

@@ -257,12 +257,18 @@ class Residency:
 
         A damaged image is passed over where an older one and the journal make the same state.
         """
-        found = await self._catalog.nearest_image(segment, position)
+        known = None if actor is None or actor.image is None else (position, actor.image)
+        found = known or await self._catalog.nearest_image(segment, position)
         while found is not None:
             try:
                 meta = await self._read(slot, found)
                 break
             except ImageCorrupt as error:
+                if found is known:  # it may have been collected, or written anew
+                    asked = await self._catalog.nearest_image(segment, position)
+                    if asked != known:
+                        found = asked
+                        continue
                 await self.states.disown(segment, *found)
                 damaged, found = found, await self._catalog.nearest_image(segment, position)
                 if found == damaged:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from statevisor.hypervisor.commands import Fork, Fsck, Hibernate, Mutate, Resume
+from statevisor.hypervisor.commands import (
+    Fork,
+    Fsck,
+    Hibernate,
+    Mutate,
+    Resume,
+    Rollback,
+    Snapshot,
+)
 from statevisor.hypervisor.errors import ActorQuarantined, ImageCorrupt
 from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.states import States
@@ -143,3 +151,53 @@ async def test_with_its_name_left_the_actor_is_lost(
     await damage(world, "a")
     with pytest.raises(ImageCorrupt):
         await world.say("a")
+
+
+# -- an image that an actor in memory remembers ----------------------------------------------------
+async def place_of(world: Any, name: str) -> tuple[tuple[int, int], Any]:
+    record = (await world.visor.actor(name)).record
+    place = record.segment, record.position
+    return place, await world.catalog.image_at(*place)
+
+
+async def test_who_left_for_the_disk_comes_back_without_a_question(world: Any) -> None:
+    await world.create("a", STORY)
+    await world.create("twin", STORY)
+    await lay_down(world, "a")
+    asked = []
+    world.catalog.nearest_image = lambda *place: asked.append(place)
+    await world.visor.resume(Resume(actor="a"))
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
+    assert not asked
+
+
+@pytest.mark.parametrize("written_anew", [True, False], ids=["written anew", "collected"])
+async def test_a_remembered_image_that_has_gone_is_asked_for(
+    world: Any, written_anew: bool
+) -> None:
+    await world.create("a", STORY)
+    await world.create("twin", STORY)
+    await lay_down(world, "a")
+    place, ref = await place_of(world, "a")
+    if written_anew:
+        row = bytearray(world.guest.layout.row_bytes)
+        meta = await world.images.get(ref, memoryview(row))
+        await world.catalog.add_image(*place, await world.images.put(memoryview(row), meta))
+    else:
+        await world.catalog.forget([place])
+    world.images.free(ref)
+
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
+    assert (await world.visor.actor("a")).status == "idle"
+
+
+async def test_what_is_remembered_is_of_one_place_only(world: Any) -> None:
+    """After a rollback the newest image is not the actor's state any more."""
+    for name in ("a", "twin"):
+        await world.create(name, STORY)
+        await world.visor.snapshot(Snapshot(actor=name, tag=f"of-{name}"))
+        await world.say(name)
+    await lay_down(world, "a")
+    for name in ("a", "twin"):
+        await world.visor.rollback(Rollback(actor=name, to=f"of-{name}", rng=Rng.INHERIT))
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
