@@ -10,6 +10,7 @@ from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import (
     actors,
+    builds,
     checkpoints,
     making,
     operations,
@@ -30,7 +31,7 @@ def create(scope: Scope, new: NewActor, prompt: Sequence[int], once: Once | None
         scope, new, segment=segment.record.id, position=len(prompt), base=0, next_seq=1
     )
     runs.insert_run(scope.conn, segment.record.id, 0, "prompt", prompt)
-    _version(scope, new, 0, segment, len(prompt), Op.CREATE, (), scope.builds.get(new.model))
+    _version(scope, new, 0, segment, len(prompt), Op.CREATE, (), builds.of_model(scope, new.model))
     operations.keep(scope, once, actor=made)
     return made
 
@@ -70,7 +71,7 @@ def fork(
         if prompt:
             end = origin.position + len(prompt)
             runs.insert_run(scope.conn, segment.record.id, origin.position, "prompt", prompt)
-            build = scope.builds.get(new.model)
+            build = builds.of_model(scope, new.model)
             _version(scope, new, 1, segment, end, Op.TURN, (first,), build, drift)
     records = tuple(made)
     operations.keep(scope, once, actors=records)
@@ -101,7 +102,8 @@ def import_image(
         scope, new, segment=segment.record.id, position=meta.position, base=base, next_seq=1
     )
     checkpoints.keep(scope, segment.record.id, meta.position, image)
-    number = _version(scope, new, 0, segment, meta.position, Op.IMPORT, (), image.build)
+    build = builds.number(scope.conn, image.build)
+    number = _version(scope, new, 0, segment, meta.position, Op.IMPORT, (), build)
     making.explain(scope, number, segment.record.id, Provenance(agent=agent))
     made = actor, versions.one(scope.conn, number)
     operations.keep(scope, once, actor=made[0], version=made[1])
@@ -116,7 +118,7 @@ def _version(
     position: int,
     op: Op,
     parents: Sequence[int],
-    build: str | None,
+    build: int | None,
     drift: bool = False,
 ) -> int:
     return making.add(

@@ -10,6 +10,7 @@ from statevisor.hypervisor.records import ActorRecord, ImageRef, VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import (
     actors,
+    builds,
     checkpoints,
     lanes,
     making,
@@ -83,7 +84,7 @@ def mutate(
         Op.MUTATE,
         segment,
         parents=(*own, *merged),
-        build=image.build,
+        build=builds.number(scope.conn, image.build),
         weights=why.weights if len(why.weights) > len(merged) else (0.0, *why.weights),
         drift=drift,
     )
@@ -127,7 +128,7 @@ def _move(
     segment: Segment,
     *,
     parents: Iterable[int],
-    build: str | None,
+    build: int | None,
     drift: bool,
     weights: Sequence[float] = (),
     **columns: Any,

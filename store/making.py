@@ -44,7 +44,7 @@ def add(
     position: int,
     op: Op,
     parents: Iterable[int],
-    build: str | None,
+    build: int | None,
     drift: bool,
     hidden: bool = False,
     labels: Mapping[str, str] | None = None,
@@ -76,7 +76,6 @@ def add(
             "child": number,
             "ord": order,
             "parent": parent,
-            "kind": "merge" if order else "main",
             "weight": weights[order] if order < len(weights) else None,
         }
         for order, parent in enumerate(parents)

@@ -9,7 +9,7 @@ from statevisor.hypervisor.catalog_port import Origin
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
 from statevisor.hypervisor.vocab import Op, parse_handle
-from statevisor.store import actors, making, runs, segments, versions
+from statevisor.store import actors, builds, making, runs, segments, versions
 from statevisor.store.prepared import Prepared
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
@@ -77,12 +77,12 @@ def before(scope: Scope, here: Segment, position: int) -> tuple[int, ...]:
     return () if found is None else (found,)
 
 
-def build(scope: Scope, here: Segment, position: int) -> str | None:
+def build(scope: Scope, here: Segment, position: int) -> int | None:
     """The build that computed the state at a place."""
     maker = versions.maker(scope.conn, here.record.id, position)
     if maker is not None:
         return versions.made(scope.conn, maker).build
-    return scope.builds.get(actors.heritage(scope.conn, here.record.actor_id).model)
+    return builds.of_model(scope, actors.heritage(scope.conn, here.record.actor_id).model)
 
 
 def _as_start(row: Any) -> Start:

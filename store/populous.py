@@ -56,6 +56,8 @@ def _rows(numbers: range, model: str, prints: Fingerprints) -> Iterator[tuple[st
     said = range(97, 97 + TOKENS)
     shared = {"epoch": 1, "owner": 1}
     yield "segment", [_segment(number) for number in numbers]
+    if numbers.start == 1:
+        yield "build", [{"id": 1, "name": prints.build}]
     yield (
         "actor",
         [
@@ -84,7 +86,7 @@ def _rows(numbers: range, model: str, prints: Fingerprints) -> Iterator[tuple[st
             {
                 **{"id": number, "actor_id": _key(number), "seq": 0, "segment": number},
                 **{"position": TOKENS, "place": number, "op": "create", "drift": False},
-                **{"hidden": False, "build": prints.build, "labels": "{}"},
+                **{"hidden": False, "build": 1, "labels": "{}"},
                 **{"created_us": number, **shared},
             }
             for number in numbers

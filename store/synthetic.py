@@ -102,6 +102,7 @@ class _Builder:
         # no row before the one its foreign key names
         order = [table.name for table in metadata.sorted_tables]
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in order}
+        self._rows["build"].append((1, "build"))
 
     def grow(self, versions: int) -> Synthetic:
         """Add lives until there are so many versions."""
@@ -194,15 +195,15 @@ class _Builder:
         self._rows["version"].append(
             (
                 *(key, made.actor(number), seq, here.segment, here.position, here.place, op),
-                *(False, False, "build", text, 1, 1, at),
+                *(False, False, 1, text, 1, 1, at),
             )
         )
         if here.version:
-            self._rows["version_parent"].append((key, 0, here.version, "main", None))
+            self._rows["version_parent"].append((key, 0, here.version, None))
         if op == "mutate" and dice.random() < 0.3:
             rule = "blend"
             made.merges += 1
-            self._rows["version_parent"].append((key, 1, dice.randrange(1, key), "merge", 0.5))
+            self._rows["version_parent"].append((key, 1, dice.randrange(1, key), 0.5))
         if op == "mutate":
             self._rows["mutation"].append((key, rule, 1, "{}", "{}", agent, None, None))
         for term in (*of_labels(labels), *of_maker(agent, rule)):

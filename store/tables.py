@@ -178,6 +178,14 @@ Index(
     sqlite_where=turn.c.finish.is_(None),
 )
 
+#: What fixed the bits of states: long names, few of them.
+build = Table(
+    "build",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+)
+
 version = Table(
     "version",
     metadata,
@@ -190,7 +198,7 @@ version = Table(
     Column("op", Text, nullable=False),
     Column("hidden", Boolean, nullable=False),
     Column("drift", Boolean, nullable=False),
-    Column("build", Text),
+    Column("build", ForeignKey("build.id")),
     Column("labels", _Json, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("owner", BigInteger, nullable=False),
@@ -217,7 +225,6 @@ version_parent = Table(
     Column("child", ForeignKey("version.id"), primary_key=True),
     Column("ord", Integer, primary_key=True),  # 0: the version it follows; above: blended ones
     Column("parent", ForeignKey("version.id"), nullable=False, index=True),
-    Column("kind", Text, nullable=False),  # "main" | "merge"
     Column("weight", Float),
     sqlite_with_rowid=False,
 )

@@ -12,7 +12,7 @@ from statevisor.hypervisor.catalog_port import Guard
 from statevisor.hypervisor.errors import ActorQuarantined, Conflict, NotFound, StatevisorError
 from statevisor.hypervisor.records import ActorRecord, TurnRecord, VersionRecord
 from statevisor.hypervisor.vocab import FinishReason, Op
-from statevisor.store import actors, journal, making, operations, runs, segments, versions
+from statevisor.store import actors, builds, journal, making, operations, runs, segments, versions
 from statevisor.store.guards import check_start
 from statevisor.store.origins import before
 from statevisor.store.prepared import Prepared, inserting
@@ -139,7 +139,7 @@ def end(
         position=position,
         op=Op.TURN,
         parents=before(scope, segment, position),
-        build=scope.builds.get(actor.record.model),
+        build=builds.of_model(scope, actor.record.model),
         drift=actor.record.drift,
     )
     actor = actors.change(

@@ -16,6 +16,7 @@ from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.segments import Segment, get, path
 from statevisor.store.tables import (
     actor,
+    build,
     checkpoint,
     image,
     mutation,
@@ -31,6 +32,7 @@ _ROWS = (
     select(
         version,
         _name.label("name"),
+        build.c.name.label("build_name"),
         checkpoint.c.digest,
         image.c.nbytes,
         _why.rule,
@@ -42,6 +44,7 @@ _ROWS = (
         _why.before,
     )
     .join(actor, actor.c.id == version.c.actor_id)
+    .outerjoin(build, build.c.id == version.c.build)
     .outerjoin(mutation, _why.version == version.c.id)
     .outerjoin(
         checkpoint,
@@ -151,7 +154,7 @@ class Made:
     id: int
     place: int  #: the segment under which its image is kept
     position: int
-    build: str | None
+    build: int | None  #: its number
     drift: bool
     handle: str  #: how it is shown
 
@@ -305,7 +308,7 @@ def _record(row: Any, parents: Iterable[str], tags: Iterable[str]) -> VersionRec
         reason=row.reason,
         before=row.before,
         drift=row.drift,
-        build=row.build,
+        build=row.build_name,
         tags=tuple(sorted(tags)) if tags else (),
         labels=row.labels,
         hidden=row.hidden,

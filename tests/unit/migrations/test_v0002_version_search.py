@@ -51,9 +51,10 @@ def test_versions_are_found_by_labels_agent_and_rule(old):
 
 
 def test_every_edge_is_kept(old):
-    before = list(old.execute(sa.text("SELECT * FROM version_parent ORDER BY child, ord")))
+    edges = sa.text("SELECT child, ord, parent, weight FROM version_parent ORDER BY child, ord")
+    before = list(old.execute(edges))
     upgrade(old)
 
     assert len(before) == 3
-    assert list(old.execute(sa.text("SELECT * FROM version_parent ORDER BY child, ord"))) == before
+    assert list(old.execute(edges)) == before
     assert list(old.execute(sa.text("PRAGMA foreign_key_check"))) == []

@@ -88,9 +88,7 @@ def db(
         """INSERT INTO version SELECT id, 'a' || id, 0, id, id, id, 'fork', 0, 0, NULL, '{}',
            1, 1, 0 FROM segment"""
     )
-    made.execute(
-        "INSERT INTO version_parent SELECT id, 0, id / 3, 'main', NULL FROM segment WHERE id > 3"
-    )
+    made.execute("INSERT INTO version_parent SELECT id, 0, id / 3, NULL FROM segment WHERE id > 3")
     made.execute("INSERT INTO touched SELECT id, -1, id FROM segment WHERE id % 7 = 0")
     made.execute("INSERT INTO image SELECT 'd' || id, 1, 0, 0, 1, 'l', 'w', 'b', NULL FROM segment")
     made.execute("INSERT INTO checkpoint SELECT id, id, 'd' || id, 0 FROM segment")
