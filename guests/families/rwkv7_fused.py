@@ -19,7 +19,7 @@ from torch.nn import functional
 from statevisor.guests.bank import Bank
 from statevisor.guests.families.rwkv7_weights import MIXES, Rwkv7Layer, Rwkv7Weights
 from statevisor.guests.launch_triton import DEPENDENT_ROWS
-from statevisor.guests.linear_triton import BLOCK_K
+from statevisor.guests.linear_triton import BLOCK_K, ceiling
 from statevisor.guests.mixers import shift_triton, time_triton
 from statevisor.guests.ops import Activation, RaggedBatch
 from statevisor.guests.ops_triton import NORM_WARPS, TritonOps, row_stride
@@ -33,8 +33,11 @@ _DOWN_ACTIVATIONS: dict[str, Activation] = {"w": "tanh", "g": "sigmoid"}
 AHEAD = 256
 #: Programs of the recurrence of single tokens that a multiprocessor holds.
 TIME_PROGRAMS = 8
-#: Warps that share a quarter of a head in a longer row: rows of its state, never a sum.
-PROMPT_WARPS = 4
+#: Warps that share a quarter of a head in a longer row, rows of its state and never a sum: of many
+#: programs, and of so few that multiprocessors would have nothing else to do.
+PROMPT_WARPS, FEW_PROMPT_WARPS = 2, 4
+#: Heads of a program before and behind the recurrence of longer rows, each one warp's.
+PROMPT_HEADS = 4
 #: From so many rows a program on, programs walk over rows with the next one's state under way.
 WALKED = 4
 
@@ -180,25 +183,38 @@ class FusedRwkv7:
             )
             return out
         y = downs.new_empty(tokens, config.width, dtype=torch.float32)
-        kept = (tokens, config.heads, time_triton.KEYS.value, config.head_size)
-        keys = torch.empty(kept, dtype=torch.float32, device=downs.device)
-        launch, heads = self._ops.launcher, (tokens, config.heads)
-        launch(time_triton.prompt_keys_kernel, heads, (*operands, keys), shared, options)
+        kept = y.new_empty(tokens, config.heads, time_triton.KEYS.value, config.head_size)
+        bonus = y.new_empty(tokens, config.heads)
+        launch, blocks = self._ops.launcher, (tokens, ceiling(config.heads, PROMPT_HEADS))
+        wide = {"WIDE": state.itemsize == 2}
+        block = {"BLOCK_H": PROMPT_HEADS}
+        options = {**options, "num_warps": PROMPT_HEADS}
+        launch(
+            time_triton.prompt_keys_kernel,
+            blocks,
+            (*operands, kept, bonus),
+            {**shared, **wide, **block},
+            options,
+        )
         launch(
             time_triton.prompt_kernel,
             (4 * config.heads, rows),
-            (keys, state, y, batch.slots, batch.starts),
-            {"STRIDE": stride, **fixed},
-            {**options, "num_warps": PROMPT_WARPS},
+            (kept, state, y, batch.slots, batch.starts),
+            {"STRIDE": stride, **wide, **fixed},
+            {**options, "num_warps": self._warps(4 * config.heads * rows)},
         )
         launch(
             time_triton.prompt_output_kernel,
-            heads,
-            (y, keys, ups, layer.vectors, out),
-            {"EPS": config.group_norm_eps, **fixed},
+            blocks,
+            (y, kept, bonus, ups, layer.vectors, out),
+            {"EPS": config.group_norm_eps, **block, **fixed},
             options,
         )
         return out
+
+    def _warps(self, programs: int) -> int:
+        """Of a program of the recurrence of longer rows."""
+        return FEW_PROMPT_WARPS if programs <= 2 * self._ops.multiprocessors else PROMPT_WARPS
 
     def _walk(self, rows: int, state: torch.dtype) -> tuple[int, int]:
         """Rows under way and programs per head of the recurrence of single tokens."""

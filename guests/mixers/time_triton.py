@@ -27,14 +27,32 @@ KEYS = tl.constexpr(6)
 
 
 @triton.jit
+def _total(x):
+    """The sum over the channels of a head, x [64], or of some heads [H, 64]."""
+    if len(x.shape) == 1:
+        return tl.sum(x, axis=0)
+    else:
+        return tl.sum(x, axis=1)[:, None]
+
+
+@triton.jit
+def _most(x):
+    """The greatest over the channels of a head or of some."""
+    if len(x.shape) == 1:
+        return tl.max(x, axis=0)
+    else:
+        return tl.max(x, axis=1)[:, None]
+
+
+@triton.jit
 def _keys(k, w, a, w0, a0, k_k, k_a):
-    """decay, kk, b = kk a and k [64] of one head and token."""
+    """decay, kk, b = kk a and k of one token, of one head [64] or of some [H, 64]."""
     k = k.to(tl.float32)
     # exp(-0.5) = 0.6065306597126334: the greatest decay rate.
     decay = tl.exp(-0.6065306597126334 * sigmoid(w0 + w.to(tl.float32)))
     a = sigmoid(a0 + a.to(tl.float32))
     kk = k * k_k
-    norm = tl.sqrt(tl.sum(kk * kk, axis=0))
+    norm = tl.sqrt(_total(kk * kk))
     # Written as a comparison so that a NaN norm stays a NaN.
     kk = kk / tl.where(norm < 1e-12, 1e-12, norm)
     return decay, kk, kk * a, k * (1.0 + (a - 1.0) * k_a)
@@ -63,27 +81,27 @@ def _stepped(stored, decay, kk, b, k, r, v):
 
 
 @triton.jit
-def _sum(x, most):
-    """The sum of x [64], none of which is further from 0 than `most`, in grains of 2^-22 of it.
+def _mean(x, most):
+    """The mean of a head's x, none of which is further from 0 than `most`.
 
-    Grains are added as integers, so the order does not matter, and kernels that hold x otherwise
-    agree.
+    Added are grains of 2^-22 of it, as integers: so the order does not matter, and kernels that
+    hold x otherwise agree.
     """
     grain = tl.maximum(most, 1e-30) * (1.0 / 4194304.0)
     # Beside 1.5 x 2^23 a float32 is whole, and its lower bits count: cheaper than a conversion.
-    whole = tl.fma(x, tl.broadcast_to(1.0 / grain, HEAD), tl.full((HEAD,), 12582912.0, tl.float32))
+    inverse, x = tl.broadcast(1.0 / grain, x)
+    whole = tl.fma(x, inverse, tl.full(x.shape, 12582912.0, tl.float32))
     count = whole.to(tl.int32, bitcast=True) - 0x4B400000
-    return tl.sum(count, axis=0).to(tl.float32) * grain
+    return _total(count).to(tl.float32) * grain / HEAD
 
 
 @triton.jit
 def _gated(y, weight, bias, bonus, v, g, EPS: tl.constexpr):
-    """A head's y [64] normed, with the bonus, times the gate."""
-    mean = _sum(y, tl.max(tl.abs(y), axis=0)) / HEAD
+    """A head's y normed, with the bonus, times the gate."""
+    mean = _mean(y, _most(tl.abs(y)))
     centred = y - mean
     square = centred * centred
-    variance = _sum(square, tl.max(square, axis=0)) / HEAD
-    scale = 1.0 / tl.sqrt(variance + EPS)
+    scale = 1.0 / tl.sqrt(_mean(square, _most(square)) + EPS)
     return (centred * scale * weight + bias + bonus * v) * g.to(tl.float32)
 
 
@@ -156,7 +174,7 @@ def token_kernel(
         up = ups + token * (4 * width) + head * HEAD + at
         r, k = tl.load(down).to(tl.float32), tl.load(down + width)
         decay, kk, b, k = _keys(k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a)
-        bonus = tl.sum(r * k * r_k, axis=0)
+        bonus = _total(r * k * r_k)
         v = tl.load(down + 2 * width).to(tl.float32)
         if GATED:
             from_first = tl.load(first + token * PITCH + 2 * width + head * HEAD + at)
@@ -177,47 +195,74 @@ def token_kernel(
 
 
 @triton.jit
+def _place(channel, WIDE: tl.constexpr):
+    """Where a vector of the keys has a channel.
+
+    A thread that holds eight channels of a row asks for them by four at a time. So that one request
+    of a warp is for memory side by side, the first fours of all threads come first, then the rest.
+    """
+    if WIDE:
+        channel = channel % 8 // 4 * (HEAD // 2) + channel // 8 * 4 + channel % 4
+        # here, since what is said of a call's result is forgotten
+        channel = tl.max_contiguous(tl.multiple_of(channel, (1, 4)), (1, 4))
+    return channel
+
+
+@triton.jit
 def prompt_keys_kernel(
     downs,
     ups,
     first,
     vectors,
     keys,
+    bonus,
     HEADS: tl.constexpr,
     PITCH: tl.constexpr,
     GATED: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """What the recurrence takes of one head of one token, for rows of any number of tokens.
+    """What the recurrence takes of BLOCK_H heads of one token, for rows of any number of tokens.
 
-    Operands as in `token_kernel`. keys [N, HEADS, 6, 64] float32: decay, kk, b, k, r and v.
+    Operands as in `token_kernel`. keys [N, HEADS, 6, 64] float32: decay, kk, b, k and r, their
+    channels where `_place` puts them, and v; bonus [N, HEADS] float32: sum r k r_k. A head is one
+    warp's.
     """
-    head = tl.program_id(1)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     width: tl.constexpr = HEADS * HEAD
-    at = tl.arange(0, HEAD)
+    at = tl.arange(0, HEAD)[None, :]
+    real = (head < HEADS) & (at < HEAD)
     vector = vectors + head * (8 * HEAD) + at
-    w0 = tl.load(vector)
-    a0 = tl.load(vector + HEAD)
-    v0 = tl.load(vector + 2 * HEAD)
-    k_k = tl.load(vector + 3 * HEAD)
-    k_a = tl.load(vector + 4 * HEAD)
+    w0 = tl.load(vector, mask=real, other=0.0)
+    a0 = tl.load(vector + HEAD, mask=real, other=0.0)
+    v0 = tl.load(vector + 2 * HEAD, mask=real, other=0.0)
+    k_k = tl.load(vector + 3 * HEAD, mask=real, other=0.0)
+    k_a = tl.load(vector + 4 * HEAD, mask=real, other=0.0)
+    r_k = tl.load(vector + 5 * HEAD, mask=real, other=0.0)
     await_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     down = downs + token * PITCH + head * HEAD + at
     up = ups + token * (4 * width) + head * HEAD + at
-    r, k = tl.load(down).to(tl.float32), tl.load(down + width)
-    decay, kk, b, k = _keys(k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a)
-    v = tl.load(down + 2 * width).to(tl.float32)
+    r = tl.load(down, mask=real, other=0.0).to(tl.float32)
+    k = tl.load(down + width, mask=real, other=0.0)
+    w = tl.load(up, mask=real, other=0.0)
+    a = tl.load(up + width, mask=real, other=0.0)
+    decay, kk, b, k = _keys(k, w, a, w0, a0, k_k, k_a)
+    v = tl.load(down + 2 * width, mask=real, other=0.0).to(tl.float32)
     if GATED:
-        from_first = tl.load(first + token * PITCH + 2 * width + head * HEAD + at)
-        v = _mixed(v, tl.load(up + 3 * width), from_first, v0)
-    out = keys + (token * HEADS + head) * (KEYS * HEAD) + at
-    tl.store(out, decay)
-    tl.store(out + HEAD, kk)
-    tl.store(out + 2 * HEAD, b)
-    tl.store(out + 3 * HEAD, k)
-    tl.store(out + 4 * HEAD, r)
-    tl.store(out + 5 * HEAD, v)
+        from_first = first + token * PITCH + 2 * width + head * HEAD + at
+        gate = tl.load(up + 3 * width, mask=real, other=0.0)
+        v = _mixed(v, gate, tl.load(from_first, mask=real, other=0.0), v0)
+    key = keys + (token * HEADS + head) * (KEYS * HEAD)
+    out = key + _place(at, WIDE)
+    tl.store(out, decay, mask=real)
+    tl.store(out + HEAD, kk, mask=real)
+    tl.store(out + 2 * HEAD, b, mask=real)
+    tl.store(out + 3 * HEAD, k, mask=real)
+    tl.store(out + 4 * HEAD, r, mask=real)
+    tl.store(key + 5 * HEAD + at, v, mask=real)
+    tl.store(bonus + token * HEADS + head, _total(r * k * r_k), mask=head < HEADS)
 
 
 @triton.jit
@@ -240,6 +285,7 @@ def prompt_kernel(
     starts,
     HEADS: tl.constexpr,
     STRIDE: tl.constexpr,
+    WIDE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """The recurrence of rows of any number of tokens, a quarter of one head of one row a program.
@@ -253,7 +299,8 @@ def prompt_kernel(
     row = tl.program_id(1)
     pitch: tl.constexpr = HEADS * (KEYS * HEAD)
     width: tl.constexpr = HEADS * HEAD
-    at = tl.arange(0, HEAD)[None, :] + tl.zeros((QUARTER, 1), tl.int32)
+    at = tl.arange(0, HEAD)[None, :]
+    place = _place(at, WIDE) + tl.zeros((QUARTER, 1), tl.int32)
     at_v = (tl.program_id(0) % 4) * QUARTER + tl.arange(0, QUARTER)
     slot = tl.load(slots + row)
     begin = tl.load(starts + row)
@@ -266,13 +313,13 @@ def prompt_kernel(
         pair = out[:, None] + tl.arange(0, 2)[None, :] * width
         # Two tokens a turn, each one's vectors asked for a whole token ahead: the chain from token
         # to token is then arithmetic only. Behind the last token the last is read again.
-        a0, a1, a2, a3, a4, a5 = _asked(key + begin * pitch, at, at_v)
-        b0, b1, b2, b3, b4, b5 = _asked(key + tl.minimum(begin + 1, end - 1) * pitch, at, at_v)
+        a0, a1, a2, a3, a4, a5 = _asked(key + begin * pitch, place, at_v)
+        b0, b1, b2, b3, b4, b5 = _asked(key + tl.minimum(begin + 1, end - 1) * pitch, place, at_v)
         for t in range(begin, end - 1, 2):
             s, y = _stepped(s, a0, a1, a2, a3, a4, a5)
-            a0, a1, a2, a3, a4, a5 = _asked(key + tl.minimum(t + 2, end - 1) * pitch, at, at_v)
+            a0, a1, a2, a3, a4, a5 = _asked(key + tl.minimum(t + 2, end - 1) * pitch, place, at_v)
             s, next_y = _stepped(s, b0, b1, b2, b3, b4, b5)
-            b0, b1, b2, b3, b4, b5 = _asked(key + tl.minimum(t + 3, end - 1) * pitch, at, at_v)
+            b0, b1, b2, b3, b4, b5 = _asked(key + tl.minimum(t + 3, end - 1) * pitch, place, at_v)
             # Behind the loads, which would have to wait for a store before them; both at once,
             # since they change places among the warps.
             tl.store(pair + t * width, tl.join(y, next_y))
@@ -286,27 +333,30 @@ def prompt_kernel(
 def prompt_output_kernel(
     y_in,
     keys,
+    bonus,
     ups,
     vectors,
     out,
     HEADS: tl.constexpr,
     EPS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """The rest of `token_kernel` after `prompt_kernel`, one head of one token a program."""
-    head = tl.program_id(1)
+    """The rest of `token_kernel` after `prompt_kernel`, BLOCK_H heads of one token a program."""
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     width: tl.constexpr = HEADS * HEAD
-    at = tl.arange(0, HEAD)
+    at = tl.arange(0, HEAD)[None, :]
+    real = (head < HEADS) & (at < HEAD)
     vector = vectors + head * (8 * HEAD) + at
-    r_k = tl.load(vector + 5 * HEAD)
-    weight = tl.load(vector + 6 * HEAD)
-    bias = tl.load(vector + 7 * HEAD)
+    weight = tl.load(vector + 6 * HEAD, mask=real, other=0.0)
+    bias = tl.load(vector + 7 * HEAD, mask=real, other=0.0)
     await_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     here = token * width + head * HEAD + at
     key = keys + (token * HEADS + head) * (KEYS * HEAD) + at
-    bonus = tl.sum(tl.load(key + 4 * HEAD) * tl.load(key + 3 * HEAD) * r_k, axis=0)
-    v = tl.load(key + 5 * HEAD)
-    g = tl.load(ups + token * (4 * width) + 2 * width + head * HEAD + at)
-    result = _gated(tl.load(y_in + here), weight, bias, bonus, v, g, EPS)
-    tl.store(out + here, result.to(out.dtype.element_ty))
+    y = tl.load(y_in + here, mask=real, other=0.0)
+    factor = tl.load(bonus + token * HEADS + head, mask=head < HEADS, other=0.0)
+    v = tl.load(key + 5 * HEAD, mask=real, other=0.0)
+    g = tl.load(ups + token * (3 * width) + 2 * width + here, mask=real, other=0.0)
+    result = _gated(y, weight, bias, factor, v, g, EPS)
+    tl.store(out + here, result.to(out.dtype.element_ty), mask=real)

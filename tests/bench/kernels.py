@@ -20,11 +20,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import triton
@@ -33,7 +35,7 @@ from statevisor.guests import invariance, launch_triton, stacks_triton
 from statevisor.guests.bank import Bank
 from statevisor.guests.batch import pack
 from statevisor.guests.families import rwkv7, rwkv7_fused, rwkv7_weights
-from statevisor.guests.families.rwkv7_fused import FusedLayer
+from statevisor.guests.families.rwkv7_fused import FusedLayer, FusedRwkv7
 from statevisor.guests.graphs import DecodeRows
 from statevisor.guests.linear_cublas import LibraryLinear
 from statevisor.guests.linear_triton import Tile, bucket
@@ -43,9 +45,10 @@ from statevisor.guests.mixers.time_triton import (
     prompt_output_kernel,
     token_kernel,
 )
+from statevisor.guests.ops import RaggedBatch
 from statevisor.guests.ops_fast import FastOps
 from statevisor.guests.ops_triton import TritonOps
-from statevisor.guests.prompt_graphs import PromptedModel
+from statevisor.guests.prompt_graphs import PromptGraphs
 from statevisor.guests.stacks_triton import Stack, Stacks, added
 from statevisor.guests.tiles import TILES
 from statevisor.hypervisor.plan import Row
@@ -127,6 +130,8 @@ TIME_CUTS = (
 )
 #: Rows and tokens of the prompts that are timed: by a graph, and in eager passes alone.
 GRAPHED = ((1, 128), (1, 512), (1, 1024), (1, 2048), (32, 32), (4, 256), (4, 512))
+#: Tokens and rows of graphs that prompts of other sizes are compared on.
+CHECKED = ((256, 16), (512, 256))
 EAGER = (*GRAPHED, (1, 4096), (1, 8192), (8, 512), (64, 64))
 # Hashing gigabytes of random weights would take longer than all measurements.
 rwkv7_weights.tensors_digest = lambda tensors: "random"
@@ -426,6 +431,7 @@ def _recurrence(
     vectors = random(heads, 8, size).float()
     out = torch.empty(total, width, dtype=ACT, device=DEVICE)
     y, keys = random(total, width).float(), random(total, heads, 6, size).float()
+    bonus, block = random(total, heads).float(), rwkv7_fused.PROMPT_HEADS
     count = copies(rows * cells * state.itemsize) if tokens == 1 else 2
     banks = torch.zeros(count, rows + 1, heads, size, size, dtype=state, device=DEVICE)
     operands = (downs, ups, first, vectors)
@@ -453,28 +459,33 @@ def _recurrence(
             **common,
         )
 
-    def before(bank: torch.Tensor) -> None:
-        prompt_keys_kernel[(total, heads)](*operands, keys, **read, **common)
+    wide, blocks = state.itemsize == 2, (total, heads // block)
+    few = {**common, "num_warps": block, "BLOCK_H": block}
 
-    def chain(bank: torch.Tensor) -> None:
-        shared = {**common, "num_warps": rwkv7_fused.PROMPT_WARPS}
+    def before(bank: torch.Tensor) -> None:
+        prompt_keys_kernel[blocks](*operands, keys, bonus, WIDE=wide, **read, **few)
+
+    def chain(bank: torch.Tensor, warps: int = rwkv7_fused.PROMPT_WARPS) -> None:
+        shared = {**common, "num_warps": warps, "WIDE": wide}
         prompt_kernel[(4 * heads, rows)](
             keys, bank, y, batch.slots, batch.starts, STRIDE=cells, **shared
         )
 
     def behind(bank: torch.Tensor) -> None:
-        prompt_output_kernel[(total, heads)](y, keys, ups, vectors, out, EPS=64e-5, **common)
-
-    parts = {"keys": before, "chain": chain, "output": behind}
+        prompt_output_kernel[blocks](y, keys, bonus, ups, vectors, out, EPS=64e-5, **few)
 
     def prompt(bank: torch.Tensor) -> None:
-        for part in parts.values():
+        for part in (before, chain, behind):
             part(bank)
+
+    parts = {"keys": before, "output": behind}
+    parts |= {f"chain {warps} warps": partial(chain, warps=warps) for warps in (1, 2, 4)}
 
     if report is None:
         for cut in tried:
             single(banks[0], *cut)
-        prompt(banks[0])
+        for part in parts.values():
+            part(banks[0])
         return
     found = {"prompt": round(timed([partial(prompt, bank) for bank in banks], 3), 3)}
     for name, part in parts.items() if tokens > 1 else ():
@@ -641,17 +652,32 @@ def prompts(report: Report, limits: Ceilings) -> None:
     for name in report.geometries:
         model = build(report, name, device_weights(GEOMETRIES[name]), "F16")
         bank = Bank(model.layout, 256, DEVICE)
-        prompted = PromptedModel(model, bank, 2048)
-        begun = time.perf_counter()
-        prompted.capture()
-        torch.cuda.synchronize()
-        report.add(part="capture", geometry=name, seconds=time.perf_counter() - begun)
-        _same_prompts(report, name, model, prompted, bank)
-        _prefill_steps(report, name, prompted, bank, GRAPHED, "prefill")
+        sizes = [*((rows * tokens, rows) for rows, tokens in GRAPHED), *CHECKED]
+        for warps in (2, 4, None):  # None: as they are chosen, which is what is recorded
+            graphs = PromptGraphs(
+                partial(model.forward, bank), tokens=2048, slots=256, device=DEVICE, sizes=sizes
+            )
+            begun = time.perf_counter()
+            with pinned_warps(model, warps):
+                graphs.capture()
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - begun
+            report.add(part="capture", geometry=name, graphs=len(sizes), seconds=seconds)
+            part = f"prefill {warps} warps" if warps else "prefill"
+            _prefill_steps(report, name, model, bank, GRAPHED, part, graphs)
+            if warps is None:
+                _same_prompts(report, name, model, graphs, bank)
         _prefill_steps(report, name, model, bank, GRAPHED, "prefill eager")
 
 
-def _same_prompts(report: Report, name: str, model: Any, prompted: Any, bank: Bank) -> None:
+def pinned_warps(model: Any, warps: int | None) -> AbstractContextManager[Any]:
+    """Take so many warps a program for the recurrence of prompts, whatever the rule says."""
+    if warps is None:
+        return nullcontext()
+    return mock.patch.object(FusedRwkv7, "_warps", return_value=warps)
+
+
+def _same_prompts(report: Report, name: str, model: Any, graphs: PromptGraphs, bank: Bank) -> None:
     """Raises: AssertionError (a graph, an eager pass and single tokens do not give the same)."""
     generator = torch.Generator().manual_seed(9)
     for lengths in ((512,), (1, 40, 3, 1, 200), (32,) * 32, (2,) * 150):
@@ -660,9 +686,10 @@ def _same_prompts(report: Report, name: str, model: Any, prompted: Any, bank: Ba
             for slot, n in enumerate(lengths, 1)
         ]
         found = []
-        for kind in (model, prompted):
+        assert graphs.size(pack(plan, DEVICE)), lengths
+        for forward in (graphs.eager, graphs):
             bank.bytes.zero_()
-            found.append(kind.logits(kind.forward(bank, pack(plan, DEVICE))).clone())
+            found.append(model.logits(forward(pack(plan, DEVICE))).clone())
             found.append(bank.bytes[1:].clone())
         assert torch.equal(found[0], found[2]), lengths
         assert torch.equal(found[1], found[3]), lengths
@@ -723,6 +750,7 @@ def _prefill_steps(
     bank: Bank,
     shapes: Sequence[tuple[int, int]] = EAGER,
     part: str = "prefill eager",
+    forward: Callable[[RaggedBatch], torch.Tensor] | None = None,
 ) -> None:
     """Prompts: the time of the GPU and of the launches, whichever is longer."""
     for rows, tokens in shapes:
@@ -734,7 +762,7 @@ def _prefill_steps(
         for _ in range(7):
             torch.cuda.synchronize()
             begun = time.perf_counter()
-            model.logits(model.forward(bank, batch))
+            model.logits(forward(batch) if forward else model.forward(bank, batch))
             issued = time.perf_counter() - begun
             torch.cuda.synchronize()
             times.append(time.perf_counter() - begun)

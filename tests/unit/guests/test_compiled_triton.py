@@ -17,7 +17,11 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from statevisor.guests.families.rwkv7_fused import PROMPT_WARPS  # noqa: E402
+from statevisor.guests.families.rwkv7_fused import (  # noqa: E402
+    FEW_PROMPT_WARPS,
+    PROMPT_HEADS,
+    PROMPT_WARPS,
+)
 from statevisor.guests.launch_triton import can_depend  # noqa: E402
 from statevisor.guests.linear_triton import linear_kernel  # noqa: E402
 from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton  # noqa: E402
@@ -42,9 +46,10 @@ TILE |= {"BLOCK": 64, "STEP": 128}
 RESIDUAL = {**SHIFT, "ids": LONG, "parts": FLOAT, "out_x": ACT, "lasts": LONG}
 RESIDUAL_SIZES = {**SIZES, "GATHER": False, "PARTS": 4, "MIXES": 2, "STRIDE": 4 * WIDTH}
 TIME = dict.fromkeys(("downs", "ups", "first", "out"), ACT)
-TIME |= dict.fromkeys(("vectors", "y_out", "y_in", "keys"), FLOAT)
+TIME |= dict.fromkeys(("vectors", "y_out", "y_in", "keys", "bonus"), FLOAT)
 TIME |= {"state": "*fp16", "slots": LONG, "starts": LONG, "rows": "i32"}
 TIME_SIZES = {"HEADS": HEADS, "STRIDE": 2**33, "PITCH": 1344, "GATED": True, "EPS": 64e-5}
+TIME_SIZES |= {"WIDE": True, "BLOCK_H": PROMPT_HEADS}
 STACK = {"x": "tensordesc<bf16[16, 128]>", "weight": "tensordesc<bf16[64, 128]>"}
 STACK |= {"memory": ACT, "rows": "i32"}
 STACK_SIZES = {"BEGINS": (0, 64), "WIDTHS": (64, 192), "PLANES": (0, 1), "COLUMNS": (0, 0)}
@@ -109,15 +114,16 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
         {**TIME_SIZES, "STAGES": 1},
         1,
     ),
-    "prompt keys": (time_triton.prompt_keys_kernel, TIME, TIME_SIZES, 1),
+    "prompt keys": (time_triton.prompt_keys_kernel, TIME, TIME_SIZES, PROMPT_HEADS),
     "prompt": (time_triton.prompt_kernel, TIME, TIME_SIZES, PROMPT_WARPS),
+    "prompt of few": (time_triton.prompt_kernel, TIME, TIME_SIZES, FEW_PROMPT_WARPS),
     "prompt float32": (
         time_triton.prompt_kernel,
         {**TIME, "state": FLOAT},
-        TIME_SIZES,
+        {**TIME_SIZES, "WIDE": False},
         PROMPT_WARPS,
     ),
-    "prompt output": (time_triton.prompt_output_kernel, TIME, TIME_SIZES, 1),
+    "prompt output": (time_triton.prompt_output_kernel, TIME, TIME_SIZES, PROMPT_HEADS),
     "stack": (
         stack_kernel,
         {**STACK, "out": ACT},
@@ -198,6 +204,7 @@ def test_the_compiler_contracts_no_product_with_a_sum(name: str) -> None:
     # it three times, for two tokens and for a last one. A head's norm has two a channel it holds.
     cells = {"wkv7": 16, "token": 64, "tokens walked": 64, "token float32": 64}
     cells |= dict.fromkeys(("prompt", "prompt float32"), 3 * 16 // PROMPT_WARPS)
+    cells["prompt of few"] = 3 * 16 // FEW_PROMPT_WARPS
     held = {"token": 16, "tokens walked": 16, "token float32": 32, "prompt output": 2}
     assert fused == 2 * (cells.get(name, 0) * 64 // 32 + held.get(name, 0))
 
@@ -221,22 +228,35 @@ def reductions(name: str) -> set[tuple[str, str, str]]:
     }
 
 
-def lanes(name: str) -> set[tuple[str, str, str]]:
-    """`reductions`, of a tile only what is along its sums: warps may share out the rest."""
+def lanes(name: str) -> set[tuple[int, int, int]]:
+    """Of every sum in `reductions`: its length, channels side by side in a thread, threads.
+
+    Rows of a tile, which it does not cross, may be any warp's and as many as there are.
+    """
     found = set()
     for axis, tile, layout in reductions(name):
-        if axis == "1":
-            warps = re.search(r"warpsPerCTA = \[\d+, 1\]", layout)
-            assert warps, f"a sum of {name} is shared by warps: {layout}"
-            layout = layout.replace(warps[0], "")
-        found.add((axis, tile, layout))
+        length = int(tile.split("x")[int(axis)])
+        each, threads, warps = (
+            int(re.search(rf"{key} = \[([\d, ]+)\]", layout)[1].split(",")[int(axis)])
+            for key in ("sizePerThread", "threadsPerWarp", "warpsPerCTA")
+        )
+        assert warps == 1, f"a sum of {name} is shared by warps: {layout}"
+        found.add((length, each, threads))
     return found
 
 
 @pytest.mark.parametrize(
     ("ways", "see"),
     [
-        ([["token"], ["tokens walked"], ["prompt keys", "prompt", "prompt output"]], lanes),
+        (
+            [
+                ["token"],
+                ["tokens walked"],
+                ["prompt keys", "prompt", "prompt output"],
+                ["prompt keys", "prompt of few", "prompt output"],
+            ],
+            lanes,
+        ),
         ([["token float32"], ["prompt keys", "prompt float32", "prompt output"]], lanes),
         ([["residual single"], ["residual mix"], ["residual norm"]], reductions),
     ],
