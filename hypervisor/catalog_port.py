@@ -404,6 +404,13 @@ class Catalog(Protocol):
         """Name a durable image as a checkpoint of a place. The digest may be known already."""
         ...
 
+    async def keep_image(self, segment: int, position: int, image: ImageRef) -> ImageRef:
+        """As `add_image`, but what is there already stays; returns the image that the place has.
+
+        If that is another, no row names `image`: its bytes are the caller's to free.
+        """
+        ...
+
     async def remember(self, once: Once, result: Mapping[str, Any]) -> None:
         """Store a key with the result of an operation that has no transaction of its own."""
         ...

@@ -110,13 +110,24 @@ class States:
                 actor.imaged = max(actor.imaged, position)
 
     async def keep(self, segment: int, position: int, row: Row, meta: ImageMeta) -> ImageRef:
-        """Make one row durable and name it as the image of a place."""
-        ref = await self.store(row, meta)
-        await self._catalog.add_image(segment, position, ref)
-        return ref
+        """Make one row durable and name it as the image of a place; returns the one it has."""
+        made = await self._put(row, meta)
+        kept = await self._catalog.keep_image(segment, position, made)
+        if kept != made:
+            self._images.free(made)
+        return kept
 
     async def store(self, row: Row, meta: ImageMeta) -> ImageRef:
-        """Make one row durable; an image of the same digest is used again.
+        """Make one row durable; an image of the same digest is used again."""
+        made = await self._put(row, meta)
+        known = await self._catalog.image(made.digest)
+        if known is None:
+            return made
+        self._images.free(made)
+        return known
+
+    async def _put(self, row: Row, meta: ImageMeta) -> ImageRef:
+        """Write a row.
 
         Equal states at two places are rare, and to hash first would take as long as to write: so
         it is written while it is hashed, and given back if it is known.
@@ -124,8 +135,4 @@ class States:
         began = self._clock.monotonic()
         made = await self._images.put(memoryview(row), meta)
         self.checkpoints.wrote(made.length, self._clock.monotonic() - began)
-        known = await self._catalog.image(made.digest)
-        if known is None:
-            return made
-        self._images.free(made)
-        return known
+        return made

@@ -457,6 +457,13 @@ class SqlCatalog:
 
         await self._writer.submit(keep)
 
+    async def keep_image(self, segment: int, position: int, image: ImageRef) -> ImageRef:
+        def keep(scope: Scope) -> ImageRef:
+            place = segments.home(scope.conn, segment, position).place_of(position)
+            return checkpoints.keep(scope, place, position, image, anew=False)
+
+        return await self._writer.submit(keep)
+
     async def remember(self, once: Once, result: Mapping[str, Any]) -> None:
         await self._writer.submit(lambda scope: operations.remember(scope, once, result))
 

@@ -122,23 +122,29 @@ def extents(conn: Connection) -> Extents:
     return found
 
 
-def keep(scope: Scope, segment: int, position: int, ref: ImageRef) -> None:
-    """Name an image as that of a place given by its own segment.
+def keep(
+    scope: Scope, segment: int, position: int, ref: ImageRef, *, anew: bool = True
+) -> ImageRef:
+    """Name an image as that of a place given by its own segment; returns the one it has now.
 
     The first image named stays: its digest is part of versions. Where the same digest was written
-    again (say, since its bytes were damaged) the newest bytes count.
+    again (say, since its bytes were damaged) the newest bytes count, unless it is not `anew`.
     """
     named = _AT.first(scope.conn, {"at": segment, "top": position})
     if named is not None and named.digest != ref.digest:
-        return
+        return _ref(named)
     if _KNOWN.first(scope.conn, {"key": ref.digest}) is None:
         _INSERT_IMAGE.run(scope.conn, _values(ref))
-    elif get(scope.conn, ref.digest) != ref:
-        moved = {"new_slab": ref.slab, "new_offset": ref.offset, "new_length": ref.length}
-        _MOVE.run(scope.conn, {"key": ref.digest, **moved})
+    elif (known := get(scope.conn, ref.digest)) != ref:
+        if known is not None and not anew:
+            ref = known
+        else:
+            moved = {"new_slab": ref.slab, "new_offset": ref.offset, "new_length": ref.length}
+            _MOVE.run(scope.conn, {"key": ref.digest, **moved})
     if named is None:
         row = {"segment": segment, "position": position, "digest": ref.digest}
         _INSERT.run(scope.conn, {**row, "created_us": scope.now_us})
+    return ref
 
 
 def _values(ref: ImageRef) -> dict[str, object]:

@@ -354,6 +354,12 @@ class MemoryCatalog(MemoryKeeping):
         self._keep(self._history.place(segment, position), position, image)
         await asyncio.sleep(0)
 
+    async def keep_image(self, segment: int, position: int, image: ImageRef) -> ImageRef:
+        place = self._history.place(segment, position)
+        kept = self._keep(place, position, image, anew=False)
+        await asyncio.sleep(0)
+        return kept
+
     async def remember(self, once: Once, result: Mapping[str, Any]) -> None:
         known = self._known(once.key)
         check_key(known, once, resumable=known is not None and known.result is None)

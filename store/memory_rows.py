@@ -329,13 +329,15 @@ class MemoryRows:
         await asyncio.sleep(0)
         return records
 
-    def _keep(self, segment: int, position: int, image: ImageRef) -> None:
+    def _keep(self, segment: int, position: int, image: ImageRef, *, anew: bool = True) -> ImageRef:
         """Name an image as that of a place; the first one named stays, its newest bytes count."""
         kept = self._history.checkpoints.setdefault((segment, position), image.digest)
         self._named_us.setdefault((segment, position), self._now_us())
-        if kept == image.digest:
+        fresh = anew or kept not in self._images or kept in self._orphans
+        if kept == image.digest and fresh:
             self._images[image.digest] = image
             self._orphans.pop(image.digest, None)
+        return self._images[kept]
 
     def _remember(
         self, once: Once | None, result: Mapping[str, Any] | None, *, turn_id: str | None = None

@@ -95,6 +95,33 @@ async def test_the_first_image_of_a_place_stays_and_its_newest_bytes_count(scene
     assert await scene.catalog.live_images() == (moved,)
 
 
+async def test_what_is_kept_tells_which_image_a_place_has(scene, make_image):
+    made = await scene.create("alice")
+    keep = scene.catalog.keep_image
+    first = make_image(1)
+    assert await keep(made.segment, 2, first) == first
+    assert await keep(made.segment, 2, first) == first
+    again = replace(first, slab=7, offset=0)
+    assert await keep(made.segment, 3, again) == first, "its bytes are there already"
+    assert await keep(made.segment, 3, make_image(2)) == first, "the first one named stays"
+
+    assert await scene.catalog.image_at(made.segment, 2) == first
+    assert await scene.catalog.image_at(made.segment, 3) == first
+    assert await scene.catalog.live_images() == (first,)
+
+
+async def test_bytes_that_are_about_to_be_freed_are_not_kept(scene, make_image):
+    alice, bob = await scene.create("alice"), await scene.create("bob")
+    await scene.catalog.keep_image(alice.segment, 3, make_image(1))
+    await scene.catalog.delete(alice.id, guard=Guard())
+    assert await scene.catalog.sweep(grace_us=0) == ()
+
+    anew = replace(make_image(1), slab=7, offset=0)
+    assert await scene.catalog.keep_image(bob.segment, 3, anew) == anew
+    assert await scene.catalog.live_images() == (anew,)
+    assert await scene.catalog.sweep(grace_us=0) == ()
+
+
 async def test_one_image_may_stand_for_several_places(scene, make_image):
     made = await scene.create("alice")
     await scene.catalog.add_image(made.segment, 1, make_image(1))

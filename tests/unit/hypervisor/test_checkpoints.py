@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from statevisor.hypervisor.checkpoints import CheckpointPolicy
-from statevisor.hypervisor.commands import Generate
+from statevisor.hypervisor.commands import Generate, Hibernate
 from statevisor.hypervisor.errors import Unavailable
+from statevisor.hypervisor.vocab import Tier
 
 
 class Hand:
@@ -103,17 +104,17 @@ async def test_no_image_is_named_before_the_journal_has_its_tokens(world: Any) -
     await world.create("a")
     journal, hold = world.catalog.journal, asyncio.Event()
     named: list[int] = []
-    add = world.catalog.add_image
+    keep = world.catalog.keep_image
 
     async def slow(entries: Any, *, incarnation: int) -> None:
         await hold.wait()
         await journal(entries, incarnation=incarnation)
 
-    async def noted(segment: int, position: int, image: Any) -> None:
+    async def noted(segment: int, position: int, image: Any) -> Any:
         named.append(position)
-        await add(segment, position, image)
+        return await keep(segment, position, image)
 
-    world.catalog.journal, world.catalog.add_image = slow, noted
+    world.catalog.journal, world.catalog.keep_image = slow, noted
     stream = await world.visor.generate(Generate(actor="a", max_tokens=60, ignore_eos=True))
     await asyncio.sleep(0.05)
     assert all(position <= 6 for position in named)  # the prompt's six tokens are committed
@@ -154,3 +155,14 @@ async def test_the_checkpoint_of_a_cancelled_prompt_is_no_image_of_its_end(world
     image = await world.catalog.image_at(record.segment, view.position)
     meta = await world.images.get(image, memoryview(bytearray(80)))
     assert meta.absorbed == view.position - 1
+
+
+async def test_bytes_that_are_there_already_are_written_once(world: Any) -> None:
+    """Two actors of equal transcripts have equal states; the second's bytes are given back."""
+    used = []
+    for name in ("a", "twin"):
+        await world.create(name, "once upon a time")
+        await world.visor.hibernate(Hibernate(actor=name, tier=Tier.NVME))
+        used.append(world.images.used_bytes)
+    assert used[0] == used[1] > 0
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
