@@ -197,20 +197,17 @@ async def _serving(
 
 async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio.Event) -> None:
     """Run a turn of every actor until it is enough."""
-    streams = [
-        await visor.generate(
-            Generate(
-                actor=name,
-                prompt="In the beginning",
-                max_tokens=1 << 20,
-                settings=plan.settings,
-                ignore_eos=True,
-            )
+    streams = []
+    for name in names:
+        turn = Generate(
+            actor=name,
+            prompt="In the beginning",
+            max_tokens=1 << 20,
+            settings=plan.settings,
+            ignore_eos=True,
         )
-        for name in names
-    ]
-    for stream in streams:
-        stream.listen(_read)
+        streams.append(await visor.generate(turn))
+        streams[-1].listen(_read)
     await enough.wait()
     for stream in streams:
         stream.cancel()
