@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import bindparam
+
 from statevisor.hypervisor.catalog_port import Origin
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
@@ -16,21 +18,27 @@ from statevisor.store.segments import Segment
 from statevisor.store.tables import actor, segment, version
 from statevisor.store.versions import Made
 
-#: A version by its handle, with its segment and what forks take from its actor.
-_NAMED = Prepared(
-    versions.MADE.add_columns(
-        segment.c.id.label("here"),
-        segment.c.actor_id,
-        segment.c.parent,
-        segment.c.position.label("begins"),
-        segment.c.rooted,
-        segment.c.depth,
-        segment.c.place.label("begins_place"),
-        actor.c.base,
-        actor.c.drift.label("actor_drift"),
+#: Versions, each with its segment and what forks take from its actor.
+_ROWS = versions.MADE.add_columns(
+    segment.c.id.label("here"),
+    segment.c.actor_id,
+    segment.c.parent,
+    segment.c.position.label("begins"),
+    segment.c.rooted,
+    segment.c.depth,
+    segment.c.place.label("begins_place"),
+    actor.c.base,
+    actor.c.drift.label("actor_drift"),
+).join(segment, segment.c.id == version.c.segment)
+_NAMED = Prepared(_ROWS.where(*versions.BY_HANDLE))
+_NEWEST = Prepared(
+    _ROWS.where(
+        version.c.segment == bindparam("at"),
+        version.c.position == bindparam("top"),
+        version.c.hidden.is_(False),
     )
-    .join(segment, segment.c.id == version.c.segment)
-    .where(*versions.BY_HANDLE)
+    .order_by(version.c.id.desc())
+    .limit(1)
 )
 
 
@@ -49,11 +57,9 @@ def start(scope: Scope, origin: Origin) -> Start:
 
     Raises: NotFound; VersionNotFound (also if the named version is not at that place).
     """
-    parsed = None if origin.handle is None else parse_handle(origin.handle)
-    if parsed is not None:
-        row = _NAMED.first(scope.conn, {"key": parsed.name, "seq": parsed.seq})
-        if row is not None and (row.here, row.position) == (origin.segment, origin.position):
-            return _as_start(row)
+    row = _standing(scope, origin)
+    if row is not None:
+        return _as_start(row)
     here = home(scope, origin)
     source = actors.heritage(scope.conn, here.record.actor_id)
     return Start(here, _parent(scope, origin, here), source.base, source.drift)
@@ -83,6 +89,18 @@ def build(scope: Scope, here: Segment, position: int) -> int | None:
     if maker is not None:
         return versions.made(scope.conn, maker).build
     return builds.of_model(scope, actors.heritage(scope.conn, here.record.actor_id).model)
+
+
+def _standing(scope: Scope, origin: Origin) -> Any | None:
+    """The version asked for, if it stands on the origin's very segment: nearly every one does."""
+    if origin.handle is None:
+        return _NEWEST.first(scope.conn, {"at": origin.segment, "top": origin.position})
+    parsed = parse_handle(origin.handle)
+    if parsed is None:
+        return None
+    row = _NAMED.first(scope.conn, {"key": parsed.name, "seq": parsed.seq})
+    place = (origin.segment, origin.position)
+    return row if row is not None and (row.here, row.position) == place else None
 
 
 def _as_start(row: Any) -> Start:

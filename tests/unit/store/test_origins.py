@@ -62,7 +62,9 @@ def test_one_statement_finds_what_the_search_finds(scope, monkeypatch):
     for segment, position, handle in places(scope.conn):
         origin = Origin(segment=segment, position=position, handle=handle)
         named = origins.start(scope, origin)
-        monkeypatch.setattr(origins, "parse_handle", lambda handle: None)
+        bare = Origin(segment=segment, position=position, handle=None)
+        assert origins.start(scope, bare) == named
+        monkeypatch.setattr(origins, "_standing", lambda scope, origin: None)
         found = origins.start(scope, origin)
         monkeypatch.undo()
         assert named == found
@@ -80,10 +82,12 @@ def test_a_version_of_another_segment_is_looked_for_on_the_way(scope):
         assert (start.here.record.id, start.parent.position) == (segment, position)
 
 
-def test_a_fork_of_a_named_version_is_one_reading_and_four_rows(scope, spent):
+@pytest.mark.parametrize("named", [True, False])
+def test_a_fork_is_one_reading_and_four_rows(scope, spent, named):
     (segment, position, handle), *_ = places(scope.conn)
+    origin = Origin(segment=segment, position=position, handle=handle if named else None)
     child = NewActor(id="act_new", name="new", model="m", seed=1, labels={})
 
-    births.fork(scope, [child], Origin(segment=segment, position=position, handle=handle), (), None)
+    births.fork(scope, [child], origin, (), None)
 
     assert [sql.split()[0] for sql in spent] == ["SELECT", *["INSERT"] * 4]
