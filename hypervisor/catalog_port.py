@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import (
@@ -159,6 +159,13 @@ class Finding:
     repaired: bool = False
 
 
+class Standing(NamedTuple):
+    """A place as who is about to write its image sees it."""
+
+    image: ImageRef | None
+    pending: tuple[int, ...]  #: the tokens absorbed..position; empty if it has an image
+
+
 class Catalog(Protocol):
     """The SQL truth: actors, segments, tokens, versions, lineage, turns, keys.
 
@@ -271,6 +278,10 @@ class Catalog(Protocol):
 
     async def image_at(self, segment: int, position: int) -> ImageRef | None:
         """The image at exactly that place of the path."""
+        ...
+
+    async def standing(self, segment: int, position: int, absorbed: int) -> Standing:
+        """What an image of a place would have to say, or the image that it has, at one look."""
         ...
 
     async def live_images(self) -> tuple[ImageRef, ...]:

@@ -65,7 +65,7 @@ class Departures:
     async def to_nvme(self, actor: Actor) -> None:
         """From a slot onto the disk. Raises: QuotaExceeded (it stays in its slot), Unavailable."""
         likely = actor.imaged == actor.record.position or not self._states.fit
-        if not actor.absorbed or (likely and await self._is_imaged(actor)):
+        if not actor.absorbed or (likely and await self._wanted(actor, actor.absorbed) is None):
             self._apply(actor, Event.HIBERNATE)
             self._apply(actor, Event.SAVED)
             return
@@ -75,16 +75,15 @@ class Departures:
             self._apply(actor, Event.HIBERNATE)
             absorbed = actor.absorbed
             try:
-                _, pending, imaged = await asyncio.gather(
+                _, pending = await asyncio.gather(
                     self._engine.beside(self._guest.save, actor.slot, row),
-                    self._pending(actor, absorbed),
-                    self._is_imaged(actor),
+                    self._wanted(actor, absorbed),
                 )
             except BaseException:
                 self._apply(actor, Event.FAILED)
                 raise
             self._apply(actor, Event.SAVED)
-            if not imaged:
+            if pending is not None:
                 await self._write(actor, row, absorbed, pending)
 
     async def demote(self, actor: Actor) -> None:
@@ -99,7 +98,8 @@ class Departures:
         self._drop_frame(actor)
 
     async def _keep_frame(self, actor: Actor) -> None:
-        if await self._is_imaged(actor):
+        pending = await self._wanted(actor, actor.rest)
+        if pending is None:
             return
         self._check_room()
         try:
@@ -108,18 +108,26 @@ class Departures:
             # the frame is gone; it was a copy, and the journal can make the state again
             self._meter.count("image_checksum_failures_total")
         else:
-            await self._write(actor, row, actor.rest, await self._pending(actor, actor.rest))
+            await self._write(actor, row, actor.rest, pending)
 
     async def write(self, actor: Actor, row: Row, absorbed: int) -> ImageRef | None:
         """The image of where the actor stands, written now if there is none; None: empty state."""
-        found = await self._catalog.image_at(actor.segment, actor.record.position)
+        found, pending = await self._catalog.standing(
+            actor.segment, actor.record.position, absorbed
+        )
         if found is None and absorbed:
-            return await self._write(actor, row, absorbed, await self._pending(actor, absorbed))
+            return await self._write(actor, row, absorbed, pending)
         actor.imaged = actor.record.position
         return found
 
-    async def _pending(self, actor: Actor, absorbed: int) -> tuple[int, ...]:
-        return await self._states.tokens(actor.segment, absorbed, actor.record.position)
+    async def _wanted(self, actor: Actor, absorbed: int) -> tuple[int, ...] | None:
+        """The tokens that an image of where the actor stands has to name; None: there is one."""
+        place = actor.segment, actor.record.position
+        found, pending = await self._catalog.standing(*place, absorbed)
+        if found is None:
+            return pending
+        actor.is_imaged(*place, found)
+        return None
 
     async def _write(
         self, actor: Actor, row: Row, absorbed: int, pending: tuple[int, ...]
@@ -129,13 +137,6 @@ class Departures:
         made = await self._states.keep(*place, row, meta)
         actor.is_imaged(*place, made)
         return made
-
-    async def _is_imaged(self, actor: Actor) -> bool:
-        place = actor.segment, actor.record.position
-        found = await self._catalog.image_at(*place)
-        if found is not None:
-            actor.is_imaged(*place, found)
-        return found is not None
 
     def _check_room(self) -> None:
         if not self._states.fit:

@@ -26,6 +26,7 @@ from statevisor.hypervisor.catalog_port import (
     Origin,
     Provenance,
     Rubbish,
+    Standing,
     VersionQuery,
     Walk,
 )
@@ -288,6 +289,18 @@ class SqlCatalog:
 
     async def image_at(self, segment: int, position: int) -> ImageRef | None:
         return await self._readers.run(checkpoints.at, segment, position)
+
+    async def standing(self, segment: int, position: int, absorbed: int) -> Standing:
+        tail = self._tails.seen(segment)
+
+        def read(conn: Connection) -> Standing:
+            image = checkpoints.at(conn, segment, position)
+            if image is not None or absorbed >= position:
+                return Standing(image, ())
+            runs = transcripts.read(conn, segment, absorbed, position, tail)
+            return Standing(None, tuple(token for run in runs for token in run.tokens))
+
+        return await self._readers.run(read)
 
     async def live_images(self) -> tuple[ImageRef, ...]:
         return await self._readers.run(checkpoints.live)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from statevisor.hypervisor.catalog_port import ActorQuery, VersionQuery, Walk
+from statevisor.hypervisor.catalog_port import ActorQuery, Standing, VersionQuery, Walk
 from statevisor.hypervisor.records import (
     ActorRecord,
     ImageRef,
@@ -182,6 +182,13 @@ class MemoryReading(MemoryRows):
             return None
         digest = self._history.checkpoints.get((self._history.place(segment, position), position))
         return None if digest is None else self._images[digest]
+
+    async def standing(self, segment: int, position: int, absorbed: int) -> Standing:
+        image = await self.image_at(segment, position)
+        if image is not None or absorbed >= position:
+            return Standing(image, ())
+        runs = await self.transcript(segment, absorbed, position)
+        return Standing(None, tuple(token for run in runs for token in run.tokens))
 
     async def live_images(self) -> tuple[ImageRef, ...]:
         return tuple(one for _, one in sorted(self._images.items()))

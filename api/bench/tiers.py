@@ -137,7 +137,7 @@ class Mover:
         parts.watch(images, put="put", get="get")
         parts.watch(images.files, write="disk_write", read="disk_read", sync="disk_sync")
         parts.watch(catalog, actor="find", keep_image="commit")
-        parts.watch(catalog, nearest_image="rows", transcript="rows", image_at="rows")
+        parts.watch(catalog, nearest_image="rows", standing="rows")
 
     async def parts(self, parts: Parts) -> None:
         """Every whole move once, part by part."""

@@ -95,6 +95,20 @@ async def test_the_first_image_of_a_place_stays_and_its_newest_bytes_count(scene
     assert await scene.catalog.live_images() == (moved,)
 
 
+async def test_a_place_tells_its_image_or_what_one_would_have_to_say(scene, make_image):
+    made = await scene.create("alice")
+    actor, _ = await scene.turn(made, (4,), (5, 6))
+    ask = scene.catalog.standing
+    assert await ask(actor.segment, 6, 5) == (None, (6,))
+    assert await ask(actor.segment, 6, 3) == (None, (4, 5, 6))
+    assert await ask(actor.segment, 6, 6) == (None, ())
+    await scene.catalog.add_image(actor.segment, 6, make_image(1))
+    assert await ask(actor.segment, 6, 5) == (make_image(1), ())
+    assert await ask(actor.segment, 5, 4) == (None, (5,))
+    with pytest.raises(NotFound):
+        await ask(99, 6, 5)
+
+
 async def test_what_is_kept_tells_which_image_a_place_has(scene, make_image):
     made = await scene.create("alice")
     keep = scene.catalog.keep_image
