@@ -95,7 +95,9 @@ class Bank:
         if len(targets) == 1:
             self._row(targets[0]).copy_(row)
         elif targets:
-            index = torch.tensor([self._check(slot) for slot in targets], device=self.bytes.device)
+            index = torch.tensor([self._check(slot) for slot in targets])
+            if self._pinned:  # from other memory the copy of the index would wait for the steps
+                index = index.pin_memory().to(self.bytes.device, non_blocking=True)
             # Eight bytes an element, since the framework copies by index element by element; from a
             # clone, since it refuses to copy within one tensor.
             self.bytes.view(torch.int64)[index] = row.view(torch.int64).clone()

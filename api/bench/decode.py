@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from statevisor.api.bench.prefill import Shape, measure
-from statevisor.api.bench.report import Report, conditions, quantiles
+from statevisor.api.bench.report import Report, conditions, progress, quantiles
 from statevisor.api.clock import SystemClock
 from statevisor.guests.geometries import random_guest
 from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate, TokenEvent
@@ -130,6 +130,7 @@ def _mode(plan: Plan, mode: str, scratch: Path | None) -> dict[str, Any]:
         step_tokens=max([512, *(rows * tokens for rows, tokens in plan.prompts)]),
     )
     started = time.perf_counter() - began
+    progress(f"{plan.geometry}, {mode}: started in {started:.1f} s")
     prompts = measure(guest, plan.prompts) if plan.prompts else {}
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -163,6 +164,7 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
             meter.expect(batch, _WARM + plan.steps)
             await _turns(visor, plan, names, meter.enough)
             found[str(batch)] = _figures(meter, batch)
+            progress(f"{batch} actors: {found[str(batch)]['tokens_per_s']} tokens/s")
             for name in names:
                 await visor.delete(DeleteActor(actor=name))
     return found

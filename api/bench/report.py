@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -38,3 +39,9 @@ def quantiles(samples: Sequence[float], *, digits: int = 4) -> dict[str, float]:
         "p99": rank(99),
         "max": round(ordered[-1], digits),
     }
+
+
+def progress(line: str) -> None:
+    """Say on stderr how far a long measurement has come, so that a broken one loses less."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -17,6 +17,11 @@ SPIN = 100_000_000
 
 
 @pytest.fixture
+def frame(bank: Bank) -> memoryview:
+    return bank.frames(1)  # to lock memory waits for the device, so it comes first
+
+
+@pytest.fixture
 def bank() -> Bank:
     layout = Layout(families=(StateFamily(name="wkv", shape=(1, ROW_BYTES // 4), dtype="F32"),))
     bank = Bank(layout, slots=6, device="cuda")
@@ -33,21 +38,15 @@ def pending() -> torch.cuda.Event:
     return event
 
 
-def saved(bank: Bank, slot: int) -> torch.Tensor:
-    frame = bank.frames(1)
-    bank.save(slot, frame)
-    return torch.frombuffer(frame, dtype=torch.uint8).clone()
-
-
-def test_a_save_waits_for_no_step_of_another_slot(bank: Bank) -> None:
+def test_a_save_waits_for_no_step_of_another_slot(bank: Bank, frame: memoryview) -> None:
     wanted = bank.bytes[1].cpu()
     held = pending()
-    assert torch.equal(saved(bank, 1), wanted)
+    bank.save(1, frame)
     assert not held.query()
+    assert torch.equal(torch.frombuffer(frame, dtype=torch.uint8), wanted)
 
 
-def test_a_load_waits_for_no_step_and_the_next_step_sees_it(bank: Bank) -> None:
-    frame = bank.frames(1)
+def test_a_load_waits_for_no_step_and_the_next_step_sees_it(bank: Bank, frame: memoryview) -> None:
     torch.frombuffer(frame, dtype=torch.uint8).fill_(7)
     held = pending()
     bank.load(2, frame)
@@ -56,7 +55,7 @@ def test_a_load_waits_for_no_step_and_the_next_step_sees_it(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("begin", ["clear", "copy"])
-def test_a_save_sees_what_was_begun_on_its_slot(bank: Bank, begin: str) -> None:
+def test_a_save_sees_what_was_begun_on_its_slot(bank: Bank, frame: memoryview, begin: str) -> None:
     wanted = torch.zeros(ROW_BYTES, dtype=torch.uint8) if begin == "clear" else bank.bytes[3].cpu()
     held = pending()
     if begin == "clear":
@@ -64,21 +63,23 @@ def test_a_save_sees_what_was_begun_on_its_slot(bank: Bank, begin: str) -> None:
     else:
         bank.copy(3, [1, 2])
     assert not held.query()
-    assert torch.equal(saved(bank, 1), wanted)
+    bank.save(1, frame)
     assert held.query()
+    assert torch.equal(torch.frombuffer(frame, dtype=torch.uint8), wanted)
 
 
-def test_a_load_waits_until_the_slot_has_been_copied_from(bank: Bank) -> None:
-    wanted, frame = bank.bytes[3].cpu(), bank.frames(1)
+def test_a_load_waits_until_the_slot_has_been_copied_from(bank: Bank, frame: memoryview) -> None:
+    wanted = bank.bytes[3].cpu()
     pending()
     bank.copy(3, [1])
     bank.load(3, frame)
     assert torch.equal(bank.bytes[1].cpu(), wanted)
 
 
-def test_control_without_its_mark_a_copy_is_missed(bank: Bank) -> None:
+def test_control_without_its_mark_a_copy_is_missed(bank: Bank, frame: memoryview) -> None:
     wanted = bank.bytes[3].cpu()
     pending()
     bank.copy(3, [1])
     bank._marks.clear()
-    assert not torch.equal(saved(bank, 1), wanted)
+    bank.save(1, frame)
+    assert not torch.equal(torch.frombuffer(frame, dtype=torch.uint8), wanted)
