@@ -147,6 +147,49 @@ def decode(
     show(run(plan, scratch), as_json)
 
 
+def moves(
+    *,
+    geometry: Annotated[
+        str, typer.Option(help="demo, 191m, 1.5b, 2.9b or 7.2b; weights are random.")
+    ] = "demo",
+    slots: Annotated[int, typer.Option(min=4, help="Half of them decode.")] = 16,
+    parts: Annotated[str, typer.Option(help="What to measure, by commas; empty: all.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Moves of one actor.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Before each move of many.")] = 100,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of the long prompt.")] = 16_384,
+    arrivals: Annotated[int, typer.Option(min=4, help="Turns at random.")] = 1_000,
+    step_tokens: Annotated[int, typer.Option(min=1, help="Budget of one step.")] = 512,
+    state_dtype: Annotated[str, typer.Option(help="F32 or F16.")] = "F32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    durability: Annotated[str, typer.Option(help="sync or async.")] = "sync",
+    scratch: Scratch = None,
+    as_json: Json = False,
+) -> None:
+    """What moves between tiers, forks and long prompts cost beside decoding; part by part."""
+    from statevisor.api.bench.moves import PARTS, run
+    from statevisor.api.bench.scene import Plan
+
+    plan = Plan(
+        geometry=geometry,
+        state_dtype=state_dtype,
+        device=device,
+        slots=slots,
+        parts=[part.strip() for part in parts.split(",")] if parts else tuple(PARTS),
+        rounds=rounds,
+        steps=steps,
+        prompt_tokens=prompt_tokens,
+        arrivals=arrivals,
+        step_tokens=step_tokens,
+        durability=durability,
+    )
+
+    def told(part: str, figures: Mapping[str, Any]) -> None:
+        typer.echo(json.dumps({"part": part, **figures}), err=True)
+
+    report = run(plan, told, scratch)
+    show(report if as_json else {k: v for k, v in report.items() if k != "samples"}, as_json)
+
+
 def shapes(text: str) -> tuple[tuple[int, int], ...]:
     """Rows and tokens between commas. Raises: InvalidRequest."""
     from statevisor.hypervisor.errors import InvalidRequest
@@ -180,3 +223,4 @@ def register(app: typer.Typer) -> None:
     group.command("tiers")(tiers)
     group.command("history")(history)
     group.command("decode")(decode)
+    group.command("moves")(moves)
