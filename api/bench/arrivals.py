@@ -105,6 +105,6 @@ def _turns(scene: Scene, step_s: float) -> Iterator[tuple[float, int, tuple[int,
     chance, count = random.Random(3), scene.plan.arrivals
     turn_s = sum(TURN_TOKENS) / 2 * step_s
     for index in range(count):
-        busy = LOADS[index * len(LOADS) // count] * scene.plan.slots
+        busy = max(1.0, LOADS[index * len(LOADS) // count] * scene.plan.slots)
         prompt = tuple(chance.randbytes(chance.randint(*PROMPT_TOKENS)))
         yield chance.expovariate(busy / turn_s), chance.randint(*TURN_TOKENS), prompt
