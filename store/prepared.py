@@ -136,9 +136,9 @@ def execute(
 
     `numbered`: the one row that is returned holds the id that an INSERT was given.
     """
-    driver = conn.connection.driver_connection
-    assert driver is not None
-    cursor = driver.cursor()
+    pooled = conn.connection.dbapi_connection  # the driver's own: no other stands between
+    assert pooled is not None
+    cursor: Any = pooled.cursor()
     try:
         (cursor.executemany if many else cursor.execute)(sql, values)
         if numbered:
