@@ -76,7 +76,9 @@ def build_random(
     )
     ops, steps = _backend(config)
     tensors = random_tensors(geometry, ops.device)
-    model = _model_class("rwkv7").build(geometry, tensors, ops, state_dtype)
+    # Gigabytes that a seed, a device and a library made need not be read to be told apart.
+    drawn = f"random {geometry} {ops.device.type} torch {torch.__version__}"
+    model = _model_class("rwkv7").build(geometry, tensors, ops, state_dtype, drawn)
     del tensors
     ops.admit(model.matrices())
     return Runner(

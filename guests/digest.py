@@ -11,7 +11,7 @@ from blake3 import blake3
 
 def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """Digest of names, shapes, dtypes and bytes, whatever the order of the mapping."""
-    hasher = blake3()
+    hasher = blake3(max_threads=blake3.AUTO)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         head = json.dumps([name, list(tensor.shape), str(tensor.dtype)]).encode()

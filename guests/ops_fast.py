@@ -21,8 +21,10 @@ from statevisor.guests.ops_triton import TritonOps
 from statevisor.guests.stacks_triton import Stack, Stacks
 from statevisor.guests.tiles import TILES
 
-#: Tokens of the longest row from which chunks beat the recurrence.
-CHUNKED = 64
+#: Tokens of the longest row from which the recurrence is made in chunks. A pass in pieces takes the
+#: host several times the exact pass's launches, which are eight milliseconds of a 1.5B guest; below
+#: this number the exact pass, a graph, has ended by then.
+CHUNKED = 2048
 #: Rows from which the library beats a stack's kernel: of a square or wide matrix, of a deep one.
 LIBRARY_WIDE, LIBRARY_DEEP = 256, 1024
 
@@ -62,13 +64,14 @@ class FastOps(TritonOps):
 
     exact = False
 
-    def __init__(self, device: torch.device, act: torch.dtype) -> None:
+    def __init__(self, device: torch.device, act: torch.dtype, chunked: int = CHUNKED) -> None:
+        """chunked: as `CHUNKED`, without effect where there is no library for it."""
         super().__init__(device, act)
         self.stacks = LibraryStacks(TILES, can_depend(device), self.launcher)
         # Of the pass over single operators, which is the one in chunks.
         self._linear = LibraryLinear()
         self._rules = _version("flash-linear-attention")
-        self.chunked = None if self._rules == "none" else CHUNKED
+        self.chunked = None if self._rules == "none" else chunked
 
     def fingerprint(self) -> Mapping[str, str]:
         """As of the exact operators, and what else the results come from."""

@@ -50,13 +50,18 @@ class Rwkv7Model:
 
     @classmethod
     def build(
-        cls, config: Rwkv7Config, tensors: Mapping[str, torch.Tensor], ops: Ops, state_dtype: str
+        cls,
+        config: Rwkv7Config,
+        tensors: Mapping[str, torch.Tensor],
+        ops: Ops,
+        state_dtype: str,
+        digest: str | None = None,
     ) -> Rwkv7Model:
-        """Place canonical tensors on the operators' device.
+        """Place canonical tensors on the operators' device; digest: see `from_tensors`.
 
         Raises: CheckpointInvalid, CapabilityMissing (the state dtype).
         """
-        weights = Rwkv7Weights.from_tensors(config, tensors, ops.device, ops.act)
+        weights = Rwkv7Weights.from_tensors(config, tensors, ops.device, ops.act, digest)
         fused = _fused(ops, weights) if ops.fuses else None
         return cls(
             ops=ops,

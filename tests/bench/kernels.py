@@ -740,7 +740,7 @@ def chunks(report: Report, limits: Ceilings) -> None:
 def mode_ops(mode: str) -> TritonOps:
     if mode == "exact":
         return TritonOps(DEVICE, ACT)
-    return FastOps(DEVICE, ACT) if mode == "fast" else TritonOps(DEVICE, ACT, LibraryLinear())
+    return FastOps(DEVICE, ACT, 64) if mode == "fast" else TritonOps(DEVICE, ACT, LibraryLinear())
 
 
 def _prefill_steps(

@@ -11,11 +11,12 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from statevisor.guests.ops_fast import CHUNKED, FastOps
+from statevisor.guests.ops_fast import FastOps
 from statevisor.guests.prompt_graphs import PromptGraphs
 
 BF16 = torch.bfloat16
 SLOTS = 20
+CHUNKED = 64
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_padding_rows_that_ran_would_be_seen(guest, graphs) -> None:
 def test_the_fast_mode_is_near_the_exact_one(make_guest, device, distance) -> None:
     pytest.importorskip("fla", reason="needs flash-linear-attention")
     exact = make_guest(BF16, "F32", 4)
-    fast = make_guest(BF16, "F32", 4, ops=FastOps(device, BF16))
+    fast = make_guest(BF16, "F32", 4, ops=FastOps(device, BF16, CHUNKED))
     assert fast.model.ops.chunked == CHUNKED
     chance = random.Random(2)
     for lengths in ((1, 1, 1), (CHUNKED - 1, 2), (CHUNKED, 3), (2 * CHUNKED + 5, 1, 40)):
@@ -119,7 +120,7 @@ def test_chunks_are_no_exact_recurrence(make_guest, device) -> None:
     """Why the mode is a build of its own: fed in two pieces a prompt gives other bits."""
     pytest.importorskip("fla", reason="needs flash-linear-attention")
     found = {}
-    for name, ops in (("exact", None), ("fast", FastOps(device, BF16))):
+    for name, ops in (("exact", None), ("fast", FastOps(device, BF16, CHUNKED))):
         guest = make_guest(BF16, "F32", 4, ops=ops)
         tokens = [7 * index % 512 for index in range(2 * CHUNKED)]
         guest.feed([(1, tokens)])
