@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from statevisor.api.bench.report import quantiles
+from statevisor.api.bench.report import progress, quantiles
 from statevisor.hypervisor.plan import Row, StepPlan
 from statevisor.hypervisor.ports import Guest
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
@@ -28,6 +28,7 @@ def measure(guest: Guest, shapes: Sequence[Shape]) -> dict[str, dict[str, Any]]:
         name = f"{rows}x{tokens}"
         times[name] = quantiles([_round(guest, shape) * 1e3 for _ in range(1 + _ROUNDS)][1:])
         rates[name] = round(rows * tokens / times[name]["p50"] * 1e3)
+        progress(f"prompts of {name}: {rates[name]} tokens/s")
     return {"prefill": rates, "prefill_ms": times}
 
 

@@ -5,7 +5,9 @@
 Both have the same random weights in bfloat16 on one CUDA device. Ours is the whole engine: visor,
 scheduler, journal on a real disk, output gate, exact kernels; without HTTP. The peer is the
 RWKV7ForCausalLM of flash-linear-attention as it comes, one static batch. Latency is from the call
-to the last token of the last row. Prints one JSON object. Without CUDA only our side runs.
+to the last token of the last row. Prints one JSON object at the end and on stderr each figure as it
+comes: with no kernel compiled before, the peer alone takes minutes to try its kernels' variants, of
+which prompts of fewer than 64 tokens need fewer. Without CUDA only our side runs.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 import torch
 
-from statevisor.api.bench.report import conditions
+from statevisor.api.bench.report import conditions, progress
 from statevisor.api.bench.stage import staged
 from statevisor.guests.build import random_tensors
 from statevisor.guests.checkpoint_names import Form, stored_name, to_stored
@@ -64,6 +66,7 @@ def main() -> None:
             ]
             # rounding differs, and with random weights the best two tokens are often close
             found["peer"][batch] = figures | {"median_equal_tokens": statistics.median(same)}
+            progress(f"peer, {batch} rows: {found['peer'][batch]}")
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 
@@ -85,7 +88,9 @@ async def run_ours(
     options: argparse.Namespace, batches: list[int], prompts: list[tuple[int, ...]], folder: Path
 ) -> dict[int, dict[str, Any]]:
     """Figures and tokens by batch size."""
+    began = time.perf_counter()
     guest = random_guest(options.geometry, slots=max(batches), state_dtype="F32", device="auto")
+    progress(f"ours: started in {time.perf_counter() - began:.1f} s")
     async with staged(folder, guest, VisorConfig(host_bytes=0)) as stage:
         visor = stage.visor
         found = {}
@@ -109,6 +114,7 @@ async def run_ours(
                 "figures": figures(seconds[1:], batch, options.tokens),
                 "tokens": tokens,
             }
+            progress(f"ours, {batch} rows: {found[batch]['figures']}")
     return found
 
 
