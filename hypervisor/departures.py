@@ -54,13 +54,16 @@ class Departures:
         self._apply(actor, Event.HIBERNATE)
         frame = self._frames.lend(actor.id, actor.segment, actor.absorbed)
         try:
-            await self._engine.beside(self._guest.save, actor.slot, frame)
+            await self._engine.beside(self._save, actor.id, actor.slot, frame)
         except BaseException:
             self._frames.drop(actor.id)
             self._apply(actor, Event.FAILED)
             raise
-        self._frames.seal(actor.id)
         self._apply(actor, Event.SAVED)
+
+    def _save(self, actor_id: str, slot: int, frame: memoryview) -> None:
+        self._guest.save(slot, frame)
+        self._frames.seal(actor_id)
 
     async def to_nvme(self, actor: Actor) -> None:
         """From a slot onto the disk. Raises: QuotaExceeded (it stays in its slot), Unavailable."""
@@ -103,7 +106,7 @@ class Departures:
             return
         self._check_room()
         try:
-            row = self._frames.view(actor.id)
+            row = await self._engine.beside(self._frames.view, actor.id)
         except ImageCorrupt:
             # the frame is gone; it was a copy, and the journal can make the state again
             self._meter.count("image_checksum_failures_total")

@@ -101,7 +101,10 @@ class Frame:
 
 
 class HostFrames(Protocol):
-    """The host tier: rows of hibernated actors in a fixed slab; lost with the process."""
+    """The host tier: rows of hibernated actors in a fixed slab; lost with the process.
+
+    For any thread: `seal` and `view` take a checksum of the whole row.
+    """
 
     @property
     def capacity(self) -> int:

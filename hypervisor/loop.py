@@ -21,6 +21,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from statevisor.hypervisor import scheduler
+from statevisor.hypervisor.budget import Budget
 from statevisor.hypervisor.engine import Engine
 from statevisor.hypervisor.pace import Pace
 from statevisor.hypervisor.plan import FOLLOWING, RowResult
@@ -108,6 +109,7 @@ class _Flight:
     members: list[_Member]  #: one per row
     began: float
     repeats: bool  #: whether every row follows and draws, so that the step may be given again
+    decoding: int  #: rows that had one token to absorb
     ticket: object = None
     error: Exception | None = None  #: why it could not be submitted
     waited: float | None = None  #: seconds for its results; None if they were there before
@@ -122,7 +124,7 @@ class StepLoop:
         self._guest = guest
         self._engine = engine
         # every decode row must fit into one step, or a row could wait for ever
-        self._budget = max(min(budget, guest.step_tokens), guest.slots)
+        self._budget = Budget(max(min(budget, guest.step_tokens), guest.slots))
         self._clock = clock
         self._meter = meter
         self._members: list[_Member] = []
@@ -195,6 +197,8 @@ class StepLoop:
         for _ in range(times):
             self._meter.observe("step_seconds", took / times)
             self._meter.observe("step_rows", float(len(flight.members)))
+        tokens = flight.decoding if flight.repeats else _tokens(flight)
+        self._budget.took(flight.decoding, tokens - flight.decoding, took / times)
         if flight.repeats and self._flights:
             if flight.waited is None:
                 self._pace.late()
@@ -243,13 +247,14 @@ class StepLoop:
             member.flying += 1
             member.feed.launched(times, draws=times)
         planned = scheduler.repeated(newest.planned, times)
-        return _Flight(planned, members, self._clock.monotonic(), repeats=True)
+        return _Flight(planned, members, self._clock.monotonic(), True, len(members))
 
     def _planned(self) -> _Flight | None:
         members, works = self._gather()
         if not works:
             return None
-        planned = scheduler.plan(works, self._budget, self._turn)
+        decoding = sum(len(work.gap) == 1 for work in works)
+        planned = scheduler.plan(works, self._budget.tokens(decoding), self._turn)
         self._turn += 1
         riders = [members[work] for work in planned.works]
         rows = planned.plan.rows
@@ -259,7 +264,7 @@ class StepLoop:
         for member, row in zip(riders, rows, strict=True):
             member.flying += 1
             member.feed.launched(times * len(row.tokens), draws=0 if row.draw is None else times)
-        return _Flight(planned, riders, self._clock.monotonic(), repeats=repeats)
+        return _Flight(planned, riders, self._clock.monotonic(), repeats, decoding)
 
     def _gather(self) -> tuple[list[_Member], list[scheduler.Work]]:
         members: list[_Member] = []
@@ -269,7 +274,7 @@ class StepLoop:
             if member.error is not None or member.copying is not None:
                 continue
             feed = member.feed
-            gap = feed.due(self._budget)
+            gap = feed.due(self._budget.most)
             if gap:
                 members.append(member)
                 closes = feed.closes(len(gap))
@@ -317,6 +322,10 @@ class StepLoop:
     def _close(self, member: _Member) -> None:
         self._members.remove(member)
         member.feed.closed(member.error)
+
+
+def _tokens(flight: _Flight) -> int:
+    return sum(len(row.tokens) for row in flight.planned.plan.rows)
 
 
 def _good(result: RowResult) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.errors import StatevisorError
@@ -40,6 +42,6 @@ class Prefetch:
         if (meta.position, meta.absorbed) != (actor.record.position, actor.rest):
             self._frames.drop(actor.id)
             return False
-        self._frames.seal(actor.id)
+        await asyncio.to_thread(self._frames.seal, actor.id)
         actor.imaged = actor.record.position
         return True

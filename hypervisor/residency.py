@@ -221,12 +221,11 @@ class Residency:
         frame = self.frames.get(actor.id)
         if frame is not None and frame.segment == actor.segment:
             try:
-                view = self.frames.view(actor.id)
+                await self._engine.beside(self._load_frame, actor.id, slot)
             except ImageCorrupt:
                 # the frame is a copy; the journal can make the state again
                 self._meter.count("image_checksum_failures_total")
             else:
-                await self._engine.beside(self._guest.load, slot, view)
                 return frame.absorbed
         twin = self.twin(same_state(actor.path, actor.rest), actor)
         if twin is not None:
@@ -237,6 +236,9 @@ class Residency:
         absorbed, imaged = await self._load(slot, actor.segment, actor.record.position, actor)
         actor.imaged = imaged
         return absorbed
+
+    def _load_frame(self, actor_id: str, slot: int) -> None:
+        self._guest.load(slot, self.frames.view(actor_id))
 
     def twin(self, wanted: tuple[int, int], besides: Actor | None) -> Actor | None:
         """An idle actor, not this one, whose slot holds a state (see lineage.same_state).

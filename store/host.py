@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from threading import Lock
 
 from statevisor.hypervisor.errors import ImageCorrupt, NoFreeSlot
 from statevisor.hypervisor.image_ports import Frame
@@ -22,7 +23,7 @@ class _Held:
 
 
 class HostTier:
-    """The HostFrames port. For one thread; the frames' bytes may be used on others."""
+    """The HostFrames port, for any thread, since to seal or view a row takes its checksum."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class HostTier:
         self.capacity = len(self._memory) // row_bytes
         self._free = list(range(self.capacity))[::-1]
         self._held = dict[str, _Held]()  # sealed ones in the order of sealing
+        self._lock = Lock()  # of both; never held while a checksum is taken
 
     @property
     def used(self) -> int:
@@ -61,7 +63,8 @@ class HostTier:
 
     def oldest(self) -> tuple[str, ...]:
         """Actors with sealed frames, least recently sealed first."""
-        return tuple(key for key, held in self._held.items() if held.checksum is not None)
+        with self._lock:
+            return tuple(key for key, held in self._held.items() if held.checksum is not None)
 
     def view(self, actor_id: str) -> memoryview:
         """The row of a sealed frame, checksum verified; valid until the frame is dropped.
@@ -82,12 +85,13 @@ class HostTier:
 
         Raises: NoFreeSlot; ValueError if the actor holds a frame.
         """
-        if actor_id in self._held:
-            raise ValueError(f"{actor_id} holds a frame already")
-        if not self._free:
-            raise NoFreeSlot(f"all {self.capacity} frames of the host tier are held")
         frame = Frame(actor_id=actor_id, segment=segment, absorbed=absorbed)
-        held = self._held[actor_id] = _Held(frame, self._free.pop())
+        with self._lock:
+            if actor_id in self._held:
+                raise ValueError(f"{actor_id} holds a frame already")
+            if not self._free:
+                raise NoFreeSlot(f"all {self.capacity} frames of the host tier are held")
+            held = self._held[actor_id] = _Held(frame, self._free.pop())
         return self._row(held.index)
 
     def seal(self, actor_id: str) -> None:
@@ -98,12 +102,15 @@ class HostTier:
         held = self._held[actor_id]
         if held.checksum is not None:
             raise ValueError(f"the frame of {actor_id} is sealed already")
-        held.checksum = self._checksum(self._row(held.index))
-        self._held[actor_id] = self._held.pop(actor_id)  # to the end: the youngest
+        checksum = self._checksum(self._row(held.index))
+        with self._lock:
+            self._held[actor_id] = self._held.pop(actor_id)  # to the end: the youngest
+            held.checksum = checksum
 
     def drop(self, actor_id: str) -> None:
         """Free an actor's frame, lent or sealed. Raises: KeyError."""
-        self._free.append(self._held.pop(actor_id).index)
+        with self._lock:
+            self._free.append(self._held.pop(actor_id).index)
 
     def check(self) -> None:
         """Raise AssertionError unless every frame is either free or held, once."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from statevisor.guests.toy import EOS, POISON, ToyGuest
+from statevisor.hypervisor.budget import Budget
 from statevisor.hypervisor.commands import Append, Generate
 from statevisor.hypervisor.errors import ActorQuarantined
 from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, MOST_TIMES, RowResult
@@ -297,3 +298,15 @@ async def test_a_copy_that_breaks_fails_its_actor_alone(worlds: Callable[..., An
     view = await world.say("a", max_tokens=60)
     assert (view.finish, view.error) == (FinishReason.ERROR, "internal")
     assert len((await beside).token_ids) == 5
+
+
+async def test_a_long_prompt_leaves_those_who_decode_their_pace(worlds: Callable[..., Any]) -> None:
+    world = await worlds(guest_type=Ahead, config={"step_tokens": 4096})
+    world.guest.step_tokens = 4096
+    world.visor._batchers["toy"].loop._budget = Budget(4096)
+    for name in "ab":
+        await world.create(name, None)
+    await asyncio.gather(world.say("b", max_tokens=200), world.append("a", "x" * 1000))
+    mixed = [plan.rows for plan in world.guest.plans if len(plan.rows) == 2]
+    assert mixed
+    assert max(len(row.tokens) for rows in mixed for row in rows) <= 512

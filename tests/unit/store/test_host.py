@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -145,3 +146,21 @@ def test_the_check_finds_a_lost_frame(tier):
 def test_a_row_has_a_size():
     with pytest.raises(ValueError, match="0 bytes"):
         HostTier(memoryview(b""), 0)
+
+
+def test_rows_are_sealed_and_read_on_many_threads():
+    tier = HostTier(memoryview(bytearray(8 * ROW)), ROW)
+
+    def live(actor: str) -> int:
+        for turn in range(200):
+            tier.lend(actor, 1, turn)[:] = bytes([turn % 256]) * ROW
+            tier.seal(actor)
+            assert bytes(tier.view(actor)) == bytes([turn % 256]) * ROW
+            tier.oldest()
+            tier.drop(actor)
+        return turn
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(live, "abcdefgh")) == [199] * 8
+    tier.check()
+    assert tier.used == 0
