@@ -53,6 +53,33 @@ async def test_a_deleted_actor_goes_with_everything_it_had(scene, make_image):
     assert await scene.catalog.live_images() == ()
 
 
+async def test_an_import_goes_with_the_tokens_below_it(scene, make_image, make_meta):
+    new = scene.new("alice")
+    actor, version = await scene.catalog.import_image(new, make_image(1), make_meta(10, (7, 8, 9)))
+    below = (await scene.catalog.segment(actor.segment)).parent
+    assert below is not None
+    await scene.catalog.delete(actor.id, guard=Guard())
+    assert (await scene.catalog.rubbish(grace_us=MINUTE)).tokens == 3
+
+    assert await swept(scene) == [version.digest]
+
+    for segment in (actor.segment, below):
+        with pytest.raises(NotFound):
+            await scene.catalog.segment(segment)
+
+
+async def test_a_fork_from_below_an_import_keeps_it(scene, make_image, make_meta):
+    new = scene.new("alice")
+    actor, _ = await scene.catalog.import_image(new, make_image(1), make_meta(3, (7, 8, 9)))
+    bob = await scene.fork("bob", Origin(segment=actor.segment, position=0, handle=None))
+    await scene.catalog.delete(actor.id, guard=Guard())
+
+    assert (await scene.catalog.rubbish(grace_us=MINUTE)).actors == ()
+    assert await swept(scene) == []
+    await scene.catalog.delete(bob.id, guard=Guard())
+    assert await swept(scene) == [make_image(1).digest]
+
+
 async def test_descendants_keep_their_ancestors(scene, make_image):
     alice = await scene.create("alice")
     await scene.catalog.add_image(alice.segment, 2, make_image(1))
