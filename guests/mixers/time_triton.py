@@ -81,27 +81,45 @@ def _stepped(stored, decay, kk, b, k, r, v):
 
 
 @triton.jit
-def _mean(x, most):
-    """The mean of a head's x, none of which is further from 0 than `most`.
-
-    Added are grains of 2^-22 of it, as integers: so the order does not matter, and kernels that
-    hold x otherwise agree.
-    """
-    grain = tl.maximum(most, 1e-30) * (1.0 / 4194304.0)
-    # Beside 1.5 x 2^23 a float32 is whole, and its lower bits count: cheaper than a conversion.
-    inverse, x = tl.broadcast(1.0 / grain, x)
-    whole = tl.fma(x, inverse, tl.full(x.shape, 12582912.0, tl.float32))
-    count = whole.to(tl.int32, bitcast=True) - 0x4B400000
-    return _total(count).to(tl.float32) * grain / HEAD
+def _grain(most):
+    """What sums of numbers not further from 0 than `most` are counted in: 2^-22 of it."""
+    return tl.maximum(most, 1e-30) * (1.0 / 4194304.0)
 
 
 @triton.jit
-def _gated(y, weight, bias, bonus, v, g, EPS: tl.constexpr):
-    """A head's y normed, with the bonus, times the gate."""
-    mean = _mean(y, _most(tl.abs(y)))
-    centred = y - mean
-    square = centred * centred
-    scale = 1.0 / tl.sqrt(_mean(square, _most(square)) + EPS)
+def _grains(x, grain):
+    """The sum of x in grains, as an integer: so its order does not matter, and kernels that hold x
+    otherwise agree."""
+    # Beside 1.5 x 2^23 a float32 is whole, and its lower bits count: cheaper than a conversion.
+    inverse, x = tl.broadcast(1.0 / grain, x)
+    whole = tl.fma(x, inverse, tl.full(x.shape, 12582912.0, tl.float32))
+    return _total(whole.to(tl.int32, bitcast=True) - 0x4B400000)
+
+
+@triton.jit
+def _mean(count, grain):
+    return count.to(tl.float32) * grain / HEAD
+
+
+@triton.jit
+def _most4(a, b, c, d):
+    return tl.maximum(tl.maximum(_most(a), _most(b)), tl.maximum(_most(c), _most(d)))
+
+
+@triton.jit
+def _mean4(a, b, c, d, grain):
+    count = (_grains(a, grain) + _grains(b, grain)) + (_grains(c, grain) + _grains(d, grain))
+    return _mean(count, grain)
+
+
+@triton.jit
+def _scale(variance, EPS: tl.constexpr):
+    return 1.0 / tl.sqrt(variance + EPS)
+
+
+@triton.jit
+def _gated(centred, scale, weight, bias, bonus, v, g):
+    """A head's y less its mean, normed, with the bonus, times the gate."""
     return (centred * scale * weight + bias + bonus * v) * g.to(tl.float32)
 
 
@@ -189,8 +207,15 @@ def token_kernel(
         tl.store(cell + QUARTER * HEAD, s1)
         tl.store(cell + 2 * QUARTER * HEAD, s2)
         tl.store(cell + 3 * QUARTER * HEAD, s3)
-        y = _whole(y0, y1, y2, y3)
-        result = _gated(y, weight, bias, bonus, v, tl.load(up + 2 * width), EPS)
+        # By quarters, so that no sum of a thread is a chain of 16 or 32.
+        mean = _mean4(
+            y0, y1, y2, y3, _grain(_most4(tl.abs(y0), tl.abs(y1), tl.abs(y2), tl.abs(y3)))
+        )
+        y0, y1, y2, y3 = y0 - mean, y1 - mean, y2 - mean, y3 - mean
+        q0, q1, q2, q3 = y0 * y0, y1 * y1, y2 * y2, y3 * y3
+        scale = _scale(_mean4(q0, q1, q2, q3, _grain(_most4(q0, q1, q2, q3))), EPS)
+        centred = _whole(y0, y1, y2, y3)
+        result = _gated(centred, scale, weight, bias, bonus, v, tl.load(up + 2 * width))
         tl.store(out + token * width + head * HEAD + at, result.to(out.dtype.element_ty))
 
 
@@ -358,5 +383,10 @@ def prompt_output_kernel(
     factor = tl.load(bonus + token * HEADS + head, mask=head < HEADS, other=0.0)
     v = tl.load(key + 5 * HEAD, mask=real, other=0.0)
     g = tl.load(ups + token * (3 * width) + 2 * width + here, mask=real, other=0.0)
-    result = _gated(y, weight, bias, factor, v, g, EPS)
+    grain = _grain(_most(tl.abs(y)))
+    y -= _mean(_grains(y, grain), grain)
+    square = y * y
+    grain = _grain(_most(square))
+    scale = _scale(_mean(_grains(square, grain), grain), EPS)
+    result = _gated(y, scale, weight, bias, factor, v, g)
     tl.store(out + here, result.to(out.dtype.element_ty), mask=real)
