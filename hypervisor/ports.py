@@ -93,7 +93,8 @@ class Guest(Protocol):
     slot's own steps have been collected. They see each `clear`, `copy` and `load` of the slot that
     has returned, and have taken effect when they return. A step promises the exactness contract:
     the row bytes and the drawn token of one row depend on the row's bytes before, its tokens and
-    its draw, and on nothing else; fed in any split they are the same bits.
+    its draw, and on nothing else; fed in any split they are the same bits. A guest whose
+    fingerprints are not exact promises none of it.
     """
 
     @property

@@ -11,6 +11,7 @@ import torch
 from statevisor.guests.invariance import check_row_invariance
 from statevisor.guests.ops import Activation, RaggedBatch
 from statevisor.guests.ops_cpu import CpuOps
+from statevisor.guests.ops_cpu_fast import FastCpuOps
 from statevisor.guests.sampling import sample
 from statevisor.hypervisor.errors import CapabilityMissing
 from statevisor.hypervisor.plan import RowResult
@@ -50,16 +51,19 @@ def test_company_changes_nothing(make_model, make_rig, text) -> None:
     check_company(make_rig(make_model()), text(0, 5))
 
 
-def test_a_plain_library_product_is_caught(make_model, make_rig, text) -> None:
-    model = make_model(ops=LibraryOps())
+@pytest.mark.parametrize("ops", [LibraryOps, FastCpuOps])
+def test_a_plain_library_product_is_caught(ops, make_model, make_rig, text) -> None:
+    """So the fast mode, which has it, passes none of these tests, and is a build of its own."""
+    model = make_model(ops=ops())
     with pytest.raises(AssertionError):
         check_company(make_rig(model), text(0, 5))
 
 
-def test_the_check_at_start_refuses_a_plain_library_product(make_model) -> None:
+@pytest.mark.parametrize("ops", [LibraryOps, FastCpuOps])
+def test_the_check_at_start_refuses_a_plain_library_product(ops, make_model) -> None:
     check_row_invariance(make_model())
     with pytest.raises(CapabilityMissing, match="other bits"):
-        check_row_invariance(make_model(ops=LibraryOps()))
+        check_row_invariance(make_model(ops=ops()))
 
 
 class StepwiseOps(CpuOps):
