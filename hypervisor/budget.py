@@ -7,6 +7,7 @@ found while it runs, since it depends on machine, model and rows.
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Final
 
 #: Of a step with nothing but decoding rows, how many times it may take: above it the share
@@ -14,6 +15,10 @@ from typing import Final
 _MOST, _FEWEST = 1.8, 1.5
 #: Tokens of the share at first, and at least.
 _FIRST, _LEAST = 128, 16
+#: Steps that are judged together, and so many judgements to stay where less has not helped.
+_STEPS, _STAY = 4, 50
+#: What part of the time must be left for a smaller share to have helped.
+_HELPED = 0.9
 #: Weight of the newest step in the average.
 _NEWEST = 0.1
 
@@ -25,6 +30,9 @@ class Budget:
         self.most: Final = most  #: tokens of a step over all rows
         self._share = _FIRST
         self._alone: float | None = None  #: seconds of a step of decoding rows alone
+        self._seconds: list[float] = []  #: of steps with the whole share
+        self._larger: tuple[int, float] | None = None  #: the share before this, and its seconds
+        self._stay = 0
 
     def tokens(self, decoding: int) -> int:
         """Tokens of a step with so many decoding rows, theirs included."""
@@ -32,13 +40,26 @@ class Budget:
 
     def took(self, decoding: int, others: int, seconds: float) -> None:
         """Learn from a step with so many decoding rows and so many tokens of other rows."""
-        if not decoding:
-            return
-        if not others:
+        if decoding and not others:
             before = seconds if self._alone is None else self._alone
             self._alone = before + _NEWEST * (seconds - before)
-        elif self._alone is not None:
-            if seconds > _MOST * self._alone:
-                self._share = max(_LEAST, self._share * 3 // 4)
-            elif seconds < _FEWEST * self._alone and others >= self._share:
-                self._share = min(self.most, self._share + self._share // 8 + 1)
+        elif decoding and self._alone is not None and others >= min(self._share, self.most):
+            self._seconds.append(seconds)
+            if len(self._seconds) == _STEPS:
+                self._judge(median(self._seconds), self._alone)
+                self._seconds.clear()
+
+    def _judge(self, seconds: float, alone: float) -> None:
+        if self._stay:
+            self._stay -= 1
+        elif seconds > _MOST * alone:
+            if self._larger is not None and seconds > _HELPED * self._larger[1]:
+                # such a step takes that long with any share: then with the one that does more
+                self._share, self._larger, self._stay = self._larger[0], None, _STAY
+            elif self._share > _LEAST:
+                self._larger = (self._share, seconds)
+                self._share = max(_LEAST, self._share // 2)
+        else:
+            self._larger = None
+            if seconds < _FEWEST * alone:
+                self._share = min(self.most, self._share + self._share // 4 + 1)

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from statevisor.hypervisor.budget import Budget
 
 
-def lived(step_s: float, token_s: float, *, decoding: int = 64, most: int = 4096) -> float:
-    """How much longer the slower half of the steps took, once a long prompt has gone on a while."""
+def lived(
+    cost: Callable[[int], float], *, decoding: int = 64, most: int = 4096
+) -> tuple[Budget, float]:
+    """A budget once a long prompt has gone on for a while, and how much longer its slowest steps
+    took than those without; `cost`: what so many tokens add to a step of 1."""
     budget = Budget(most)
     for _ in range(50):
-        budget.took(decoding, 0, step_s)
-    ratios = []
-    for _ in range(300):
+        budget.took(decoding, 0, 1.0)
+    took = []
+    for _ in range(600):
         others = budget.tokens(decoding) - decoding
-        took = step_s + others * token_s
-        budget.took(decoding, others, took)
-        ratios.append(took / step_s)
-    return sorted(ratios[100:])[-2]
+        took.append(1.0 + cost(others))
+        budget.took(decoding, others, took[-1])
+    return budget, max(took[200:])
 
 
 @pytest.mark.parametrize("token_s", [1e-3, 1e-2, 4e-2])
 def test_a_step_with_a_prompt_takes_less_than_twice_one_without(token_s: float) -> None:
-    assert 1.3 < lived(1.0, token_s) < 2.0
+    budget, ratio = lived(lambda tokens: tokens * token_s)
+    assert 1.3 < ratio < 2.0
+    assert budget.tokens(64) >= 64 + 16
 
 
-def test_the_share_is_never_nothing_and_never_more_than_a_step_may_carry() -> None:
-    assert lived(1.0, 10.0) == 1.0 + 16 * 10.0
-    budget = Budget(300)
-    for _ in range(100):
-        budget.took(10, 0, 1.0)
-        budget.took(10, budget.tokens(10) - 10, 1.0)
-    assert budget.tokens(10) == 300
+def test_the_share_is_never_nothing() -> None:
+    budget, _ = lived(lambda tokens: tokens * 10.0)
+    assert budget.tokens(64) == 64 + 16
+
+
+def test_the_share_is_never_more_than_a_step_may_carry() -> None:
+    budget, _ = lived(lambda tokens: 0.0, most=300)
+    assert budget.tokens(64) == 300
+
+
+def test_where_a_smaller_share_costs_the_same_it_is_not_taken() -> None:
+    """A device that runs 64 tokens in the time of one."""
+    budget, ratio = lived(lambda tokens: 1.2 * -(-tokens // 64))
+    assert budget.tokens(64) >= 64 + 32
+    assert ratio <= 3.4
 
 
 def test_where_nobody_decodes_a_step_is_full() -> None:

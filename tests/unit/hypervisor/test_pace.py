@@ -6,7 +6,7 @@ from statevisor.hypervisor.pace import Pace
 from statevisor.hypervisor.plan import MOST_TIMES
 
 
-def balanced(step_s: float, host_s: float, per_step_s: float, plans: int = 200) -> Pace:
+def balanced(step_s: float, host_s: float, per_step_s: float, plans: int = 400) -> Pace:
     """The pace behind many plans of a host that needs so much a plan, and so much more a step."""
     pace = Pace()
     for _ in range(plans):
@@ -37,8 +37,16 @@ def test_a_host_with_less_to_do_comes_down_again() -> None:
 
 def test_one_late_plan_breaks_the_patience() -> None:
     pace = balanced(step_s=1.0, host_s=90.0, per_step_s=0.5)
-    for _ in range(7):
+    for _ in range(3):
         pace.early(0.1, 8.0)
     pace.early(7.9, 8.0)
     pace.early(0.1, 8.0)
     assert pace.times == MOST_TIMES
+
+
+def test_one_pause_of_the_host_changes_nothing() -> None:
+    pace = Pace()
+    for _ in range(20):
+        pace.late()
+        pace.early(0.1, 1.0)
+    assert pace.times == 1
