@@ -378,8 +378,8 @@ class Catalog(Protocol):
         result: Mapping[str, Any] | None,
         guard: Guard,
         broken: bool = False,
-    ) -> tuple[ActorRecord, VersionRecord]:
-        """Fold the turn's tokens, move the actor to `position`, make a version (op turn)."""
+    ) -> ActorRecord:
+        """Fold the turn's tokens, move the actor to `position`; its head is a version, op turn."""
         ...
 
     async def open_turns(self) -> tuple[TurnRecord, ...]:

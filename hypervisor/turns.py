@@ -23,7 +23,7 @@ from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError, Unav
 from statevisor.hypervisor.gate import OutputGate
 from statevisor.hypervisor.loop import NotFinite
 from statevisor.hypervisor.ports import Clock, Tokenizer
-from statevisor.hypervisor.records import ActorRecord, TurnRecord, VersionRecord
+from statevisor.hypervisor.records import ActorRecord, TurnRecord
 from statevisor.hypervisor.residency import NOT_FINITE, Residency
 from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
 from statevisor.hypervisor.stream import TurnStream
@@ -68,7 +68,7 @@ class Turns:
         self._tasks = tasks
         self._gate = gate
         self._clock = clock
-        self._left: dict[str, Callable[[], Awaitable[tuple[ActorRecord, VersionRecord]]]] = {}
+        self._left: dict[str, Callable[[], Awaitable[ActorRecord]]] = {}
 
     async def run(
         self,
@@ -203,7 +203,7 @@ class Turns:
             guard=Guard(epoch=actor.record.epoch),
         )
         try:
-            actor.record, _ = await end()
+            actor.record = await end()
         except BaseException as fault:
             batcher.residency.settle(actor, failed=True)
             if isinstance(fault, Unavailable):
@@ -221,7 +221,7 @@ class Turns:
         end = self._left.pop(actor.id, None)
         if end is not None:
             try:
-                actor.record, _ = await end()
+                actor.record = await end()
             except Unavailable:
                 self._left[actor.id] = end
                 raise

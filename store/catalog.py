@@ -420,7 +420,7 @@ class SqlCatalog:
         result: Mapping[str, Any] | None,
         guard: Guard,
         broken: bool = False,
-    ) -> tuple[ActorRecord, VersionRecord]:
+    ) -> ActorRecord:
         return await self._writer.submit(
             lambda scope: turns.end(
                 scope,

@@ -237,7 +237,7 @@ class MemoryCatalog(MemoryKeeping):
         result: Mapping[str, Any] | None,
         guard: Guard,
         broken: bool = False,
-    ) -> tuple[ActorRecord, VersionRecord]:
+    ) -> ActorRecord:
         turn = self._open(turn_id)
         actor = self._live(turn.actor_id)
         check_guard(actor.record, guard)
@@ -252,11 +252,11 @@ class MemoryCatalog(MemoryKeeping):
         )
         actor.turn = None
         self._change(actor, position=position)
-        made = self._step(actor, Op.TURN)
+        self._step(actor, Op.TURN)
         if result is not None:
             self._settle(turn_id, result)
         await asyncio.sleep(0)
-        return self._shown(actor), self._version(made.id)
+        return self._shown(actor)
 
     async def open_turns(self) -> tuple[TurnRecord, ...]:
         return tuple(turn for _, turn in sorted(self._turns.items()) if turn.finish is None)

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from statevisor.hypervisor.catalog_port import Guard
 from statevisor.hypervisor.errors import ActorQuarantined, Conflict, NotFound, StatevisorError
-from statevisor.hypervisor.records import ActorRecord, TurnRecord, VersionRecord
+from statevisor.hypervisor.records import ActorRecord, TurnRecord
 from statevisor.hypervisor.vocab import FinishReason, Op
-from statevisor.store import actors, builds, journal, making, operations, runs, segments, versions
+from statevisor.store import actors, builds, journal, making, operations, runs, segments
 from statevisor.store.guards import check_start
 from statevisor.store.origins import before
 from statevisor.store.prepared import Prepared, inserting
@@ -111,7 +111,7 @@ def end(
     result: Mapping[str, Any] | None,
     guard: Guard,
     broken: bool,
-) -> tuple[ActorRecord, VersionRecord]:
+) -> ActorRecord:
     """Close a turn; tokens journalled beyond `position` are dropped.
 
     Raises: NotFound, Fenced, GenerationConflict; Conflict (it has ended); StatevisorError (it does
@@ -130,7 +130,7 @@ def end(
     )
     scope.tails.close(tail)
     segment = segments.get(scope.conn, tail.segment)
-    number = making.add(
+    making.add(
         scope,
         actor_id=actor.record.id,
         epoch=actor.record.epoch,
@@ -154,7 +154,7 @@ def end(
         operations.settle(scope.conn, turn_id, result)
     if not scope.tails.all():
         journal.sweep(scope)
-    return actor.record, versions.one(scope.conn, number)
+    return actor.record
 
 
 def _tail(scope: Scope, turn_id: str) -> Tail:

@@ -149,11 +149,11 @@ class Life:
         return await self.end(turn, position, FinishReason.LENGTH)
 
     async def end(self, turn: TurnRecord, position: int, finish: FinishReason) -> ActorRecord:
-        actor, version = await self.catalog.end_turn(
+        actor = await self.catalog.end_turn(
             turn.id, finish=finish, position=position, text="", result=None, guard=Guard()
         )
         self.ack(op="ended", id=turn.id, position=position)
-        self.ack(op="version", handle=f"{actor.id}@{version.seq}")
+        self.ack(op="version", handle=f"{actor.id}@{actor.head}")
         return actor
 
 

@@ -81,7 +81,8 @@ class Scene:
             "result": None,
             "guard": Guard(),
         }
-        return await self.catalog.end_turn(turn.id, position=position, **(values | changes))
+        actor = await self.catalog.end_turn(turn.id, position=position, **(values | changes))
+        return actor, await self.catalog.version(f"{actor.id}@{actor.head}")
 
     async def turn(
         self, actor: ActorRecord, prompt: Sequence[int] = (), said: Sequence[int] = ()

@@ -66,7 +66,7 @@ class Folder:
 
     async def end(self, turn: TurnRecord, cut: int = 0) -> ActorRecord:
         at = (await self.catalog.turn(turn.id)).position
-        ended, _ = await self.catalog.end_turn(
+        return await self.catalog.end_turn(
             turn.id,
             finish=FinishReason.STOP,
             position=at - cut,
@@ -74,7 +74,6 @@ class Folder:
             result=None,
             guard=Guard(),
         )
-        return ended
 
     async def tokens(self, turn: TurnRecord) -> list[int]:
         runs = await self.catalog.transcript(turn.segment, turn.start, 10**9)
