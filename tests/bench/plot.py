@@ -16,14 +16,22 @@ from typing import Any
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 430, 70, 40, 190, 50
 #: Okabe and Ito's colours, which most colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#999999", "#CC79A7", "#E69F00")
+COLOURS = {
+    "engine loop, exact": "#0072B2",
+    "engine loop, fast": "#56B4E9",
+    "graph alone, exact": "#D55E00",
+    "graph alone, F32 state": "#E69F00",
+    "floor, F16 state": "#999999",
+    "peer albatross": "#009E73",
+    "peer wkvm_graphed": "#CC79A7",
+}
 
 Series = Mapping[str, Mapping[int, float]]
 
 
 def main() -> None:
     report = json.loads((FOLDER / "h200.json").read_text())
-    for geometry in report["decode"]:
+    for geometry in {**report["decode"], **report["graph"]}:
         path = FOLDER / f"decode-{geometry}.svg"
         path.write_text(draw(f"RWKV-7 {geometry}, one {report['gpu']}", series(report, geometry)))
         sys.stdout.write(f"{path.name}\n")
@@ -31,16 +39,18 @@ def main() -> None:
 
 def series(report: Mapping[str, Any], geometry: str) -> Series:
     """Every line of one plot: name and tokens a second by batch."""
+    loop, graph = (report[key].get(geometry, {}) for key in ("decode", "graph"))
     found = {
-        f"statevisor, {mode}": report["decode"][geometry][mode]
-        for mode in report["decode"][geometry]
+        "engine loop, exact": loop.get("exact"),
+        "engine loop, fast": loop.get("fast"),
+        "graph alone, exact": graph.get("exact"),
+        "graph alone, F32 state": report["graph_fp32_state"].get(geometry),
+        "floor, F16 state": report["floor"].get(geometry),
     }
-    found["statevisor, F32 state"] = report.get("decode_fp32_state", {}).get(geometry, {})
-    for peer, by_geometry in report.get("peers", {}).items():
-        found[f"{peer} (for comparison)"] = by_geometry.get(geometry, {})
-    found["floor, F16 state"] = report.get("floor", {}).get(geometry, {})
+    for peer, by_geometry in report["peers"].items():
+        found[f"peer {peer}"] = by_geometry.get(geometry)
     return {
-        name: {int(batch): rate for batch, rate in line.items() if rate}
+        name: {int(batch): rate for batch, rate in line.items()}
         for name, line in found.items()
         if line
     }
@@ -78,7 +88,7 @@ def draw(title: str, lines: Series) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     out.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">actors in a step</text>')
     for index, (name, line) in enumerate(lines.items()):
-        colour = COLOURS[index % len(COLOURS)]
+        colour = COLOURS[name]
         points = [(x(batch), y(rate)) for batch, rate in sorted(line.items())]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
         out.append(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
