@@ -25,6 +25,7 @@ class Actor:
         self.absorbed = 0  #: tokens its slot has taken in; meaningful while it holds one
         self.imaged = 0  #: position of the newest image known on its path
         self._image: tuple[int, int, ImageRef] | None = None  # of segment and position
+        self._last: tuple[int, int, int] | None = None  # token before segment and position
         self.unasked = False  #: it is being recovered, and nobody has asked for it
         self.turn: Turn | None = None
         self.turns: dict[str, TurnStream] = {}  #: waiting and running turns, by id
@@ -65,6 +66,17 @@ class Actor:
         """There is an image of a place where it stands."""
         self.imaged = position
         self._image = (segment, position, ref)
+
+    @property
+    def last_token(self) -> int | None:
+        """The last token of its transcript, if that is known without the journal."""
+        if self._last is None or self._last[:2] != (self.segment, self.record.position):
+            return None
+        return self._last[2]
+
+    def ends_with(self, token: int) -> None:
+        """The last token of its transcript is this."""
+        self._last = (self.segment, self.record.position, token)
 
     def happen(self, event: Event) -> tuple[Effect, ...]:
         """Advance the power; returns what the residency has to do. Raises: InvalidTransition."""

@@ -105,16 +105,20 @@ class Turns:
             record = replace(
                 carried, id=stream.turn_id, segment=actor.segment, finish=None, broken=False
             )
+        gap = None if carried is not None else _known_gap(actor, prompt)
         actor.record = await self._catalog.begin_turn(record, prompt, guard=guard)
         if not opened.done():
             opened.set_result(None)
-        turn = await self._turn(actor, batcher, stream, goal, record, began)
+        turn = await self._turn(actor, batcher, stream, goal, record, began, gap)
         actor.turn = turn
         stream.on_cancel(turn.cancel)
         residency.begin(actor)
         batcher.loop.add(turn)
         error = await turn.ended
-        return await self._close(actor, batcher, stream, turn, record, error)
+        view = await self._close(actor, batcher, stream, turn, record, error)
+        if last := view.token_ids[-1:] or tuple(prompt[-1:]):
+            actor.ends_with(last[0])
+        return view
 
     async def _turn(
         self,
@@ -124,12 +128,15 @@ class Turns:
         goal: Goal,
         record: TurnRecord,
         began: float,
+        gap: Sequence[int] | None,
     ) -> Turn:
         """The feed of an opened turn, with whatever a broken attempt has generated already."""
         residency, position = batcher.residency, actor.record.position
         begin = record.start + record.prompt_tokens
         told = await residency.states.tokens(actor.segment, begin, position)
         segment = actor.segment
+        if gap is None:
+            gap = await residency.states.tokens(segment, actor.absorbed, position)
 
         def push(turn: Turn, events: Sequence[TokenEvent]) -> None:
             self._gate.push(turn, segment, stream, events)
@@ -138,7 +145,7 @@ class Turns:
             id=stream.turn_id,
             slot=_held(actor),
             goal=goal,
-            gap=await residency.states.tokens(actor.segment, actor.absorbed, position),
+            gap=gap,
             position=begin,
             counts=await self._counts(actor, goal, begin, prompted=record.prompt_tokens > 0),
             tokenizer=batcher.guest.tokenizer,
@@ -347,6 +354,15 @@ class _Staging:
                 await states.cache(self._actor, *place, row, absorbed)
         finally:
             self._busy = False
+
+
+def _known_gap(actor: Actor, prompt: Sequence[int]) -> Sequence[int] | None:
+    """What is to be absorbed once the prompt is committed; None if only the journal knows."""
+    if actor.absorbed == actor.record.position:
+        return prompt
+    if actor.absorbed == actor.rest and actor.last_token is not None:
+        return (actor.last_token, *prompt)
+    return None
 
 
 def _code(error: Exception | None, failed: StatevisorError | None) -> str | None:

@@ -421,3 +421,25 @@ async def test_a_key_repeats_what_ended_its_turn(world: Any) -> None:
     first = await (await world.visor.generate(command)).result()
     assert first.error == "actor_quarantined"
     assert await (await world.visor.generate(command)).result() == first
+
+
+async def test_a_turn_behind_a_turn_reads_no_transcript(world: Any) -> None:
+    read: list[tuple[int, int]] = []
+    transcript = world.catalog.transcript
+
+    async def counted(segment: int, start: int, stop: int) -> Any:
+        read.append((start, stop))
+        return await transcript(segment, start, stop)
+
+    await world.create("a")
+    world.catalog.transcript = counted
+    await world.say("a", " and")
+    await world.append("a", "so")
+    await world.say("a")
+    assert not read
+    # the control: where the last token is another one than is known, it is read
+    (actor,) = world.visor._batchers["toy"].residency.actors.values()
+    actor.ends_with(65)
+    await world.visor.rollback(Rollback(actor="a", to=actor.record.position - 3))
+    await world.say("a")
+    assert read
