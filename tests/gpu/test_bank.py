@@ -57,6 +57,7 @@ def test_a_load_waits_for_no_step_and_the_next_step_sees_it(bank: Bank, frame: m
 @pytest.mark.parametrize("begin", ["clear", "copy"])
 def test_a_save_sees_what_was_begun_on_its_slot(bank: Bank, frame: memoryview, begin: str) -> None:
     wanted = torch.zeros(ROW_BYTES, dtype=torch.uint8) if begin == "clear" else bank.bytes[3].cpu()
+    bank.copy(5, [4, 6])  # memory for the list of slots is locked once, which waits for the device
     held = pending()
     if begin == "clear":
         bank.clear(1)
