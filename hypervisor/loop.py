@@ -1,8 +1,8 @@
 """The step loop of one guest: plan, step, commit, again.
 
-A feed is one actor's stream of tokens into its slot. The loop knows nothing of turns, databases or
-clients: it asks every feed what is due, runs one step and tells each feed what came of its row.
-What a feed does then (journal, reply, stop) happens beside the loop, never in it.
+The loop knows nothing of turns, databases or clients: it asks every feed what is due, runs one step
+and tells each feed what came of its row. What a feed does then (journal, reply, stop) happens
+beside the loop, never in it.
 
 Where the guest's steps run by themselves, the next step is planned and handed over while one runs,
 and results are read one step late. A feed whose next token is not known yet says so (`FOLLOWING`),
@@ -18,77 +18,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Protocol
 
 from statevisor.hypervisor import scheduler
 from statevisor.hypervisor.budget import Budget
 from statevisor.hypervisor.engine import Engine
+from statevisor.hypervisor.feed import Feed, NotFinite
 from statevisor.hypervisor.pace import Pace
 from statevisor.hypervisor.plan import FOLLOWING, RowResult
 from statevisor.hypervisor.ports import Clock, Guest, Meter
-from statevisor.hypervisor.sampling import Draw
-
-
-class Feed(Protocol):
-    """One actor's share of the loop; its methods run on the event loop and must not block."""
-
-    slot: int
-
-    def due(self, limit: int) -> Sequence[int]:
-        """The next tokens to absorb, at most `limit`.
-
-        FOLLOWING stands for the token that a row on its way will draw. Empty: nothing before the
-        rows on their way are back; the feed is done if there are none.
-        """
-        ...
-
-    def closes(self, count: int) -> bool:
-        """Whether `count` due tokens are all that is known."""
-        ...
-
-    def draw(self) -> Draw | None:
-        """The draw to make once all known tokens are absorbed."""
-        ...
-
-    def stops(self) -> frozenset[int]:
-        """Drawn ids that end the feed, as far as it runs ahead: at most MOST_STOPS."""
-        ...
-
-    def last(self) -> int | None:
-        """Position of the last draw, where that is known before."""
-        ...
-
-    def launched(self, count: int, *, draws: int) -> None:
-        """A plan with the next `count` due tokens and so many draws is on its way."""
-        ...
-
-    def landed(self, count: int, drawn: Sequence[RowResult], passed_over: int) -> None:
-        """A plan is back: the slot has taken in `count` more tokens, and these were drawn; the feed
-        decides whether the last of them becomes due.
-
-        passed_over: how often its row was not run, since what it was to follow has ended the feed.
-        """
-        ...
-
-    def wants_image(self) -> bool:
-        """Whether the slot is to be copied out now, between two steps."""
-        ...
-
-    def staged(self, row: bytearray) -> None:
-        """The copy that was wanted."""
-        ...
-
-    def closed(self, error: Exception | None) -> None:
-        """The loop has let go of the slot; called exactly once.
-
-        `error` is None (nothing was due any more), NotFinite (this row alone went bad) or what the
-        step raised.
-        """
-        ...
-
-
-class NotFinite(Exception):
-    """The row's activations are not finite."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,10 +25,11 @@ from statevisor.hypervisor.errors import (
     IncompatibleImage,
 )
 from statevisor.hypervisor.evictions import Evictions
+from statevisor.hypervisor.feed import NotFinite
 from statevisor.hypervisor.image_ports import HostFrames, ImageMeta, Images
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
-from statevisor.hypervisor.loop import NotFinite, StepLoop
+from statevisor.hypervisor.loop import StepLoop
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.prefetch import Prefetch
 from statevisor.hypervisor.rebuilds import Rebuilds

@@ -20,8 +20,8 @@ from statevisor.hypervisor.batcher import Batcher
 from statevisor.hypervisor.catalog_port import Catalog, Guard
 from statevisor.hypervisor.commands import TokenEvent, TurnView
 from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError, Unavailable
+from statevisor.hypervisor.feed import NotFinite
 from statevisor.hypervisor.gate import OutputGate
-from statevisor.hypervisor.loop import NotFinite
 from statevisor.hypervisor.ports import Clock, Tokenizer
 from statevisor.hypervisor.records import ActorRecord, TurnRecord
 from statevisor.hypervisor.residency import NOT_FINITE, Residency
