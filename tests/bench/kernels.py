@@ -190,8 +190,8 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
     """The measured figures of whole steps by what they are of, for `docs/benchmarks/h200.json`.
 
     Steps are graphs of embedding, layers, head and argmax with the token fed back: no scheduler, no
-    sampler. Prefills are passes with their logits, as graphs unless it says eager. Moves are copies
-    alone: no catalog, no disk.
+    sampler. Prefills are passes with their logits, as graphs unless it says eager. Copies are those
+    of one state alone: no catalog, no disk.
     """
     found: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(DEVICE),
@@ -206,8 +206,8 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
         match result["part"]:
             case "step":
                 half = result["state"] == "F16"
-                decode = found.setdefault("decode" if half else "decode_fp32_state", {})
-                rates = decode.setdefault(name, {})
+                graphs = found.setdefault("graph" if half else "graph_fp32_state", {})
+                rates = graphs.setdefault(name, {})
                 if half:
                     rates = rates.setdefault("exact", {})
                 rates[rows] = round(result["tok_per_s"], 1)
@@ -222,7 +222,8 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
                 rates = found.setdefault("modes", {}).setdefault(name, {})
                 rates.setdefault(result["mode"], {})[rows] = round(result["tok_per_s"], 1)
             case "move":
-                found.setdefault(result["move"], {})[name] = round(result["ms"], 4)
+                copies = found.setdefault("copies_ms", {}).setdefault(name, {})
+                copies[result["move"]] = round(result["ms"], 4)
             case "ceiling":
                 found["ceiling"] = {key: round(result[key], 3) for key in ("tb_per_s", "tflops")}
     return found
