@@ -222,8 +222,8 @@ def summary(results: Sequence[dict[str, Any]], commit: str) -> dict[str, Any]:
                 rates = found.setdefault("modes", {}).setdefault(name, {})
                 rates.setdefault(result["mode"], {})[rows] = round(result["tok_per_s"], 1)
             case "move":
-                copies = found.setdefault("copies_ms", {}).setdefault(name, {})
-                copies[result["move"]] = round(result["ms"], 4)
+                copies = found.setdefault("copies_ms", {}).setdefault(result["move"], {})
+                copies[name] = round(result["ms"], 4)
             case "ceiling":
                 found["ceiling"] = {key: round(result[key], 3) for key in ("tb_per_s", "tflops")}
     return found
@@ -553,9 +553,9 @@ def _moves(report: Report, name: str, bank: Bank) -> None:
     """Copies of one actor's state: to 64 others on the device, and from and to pinned memory."""
     frame = bank.frames(1)
     calls: dict[str, Callable[[], Any]] = {
-        "fork64_device_ms": lambda: bank.copy(1, range(2, 66)),
-        "resume_host_ms": lambda: bank.load(1, frame),
-        "hibernate_ms": lambda: bank.save(1, frame),
+        "onto 64 slots": lambda: bank.copy(1, range(2, 66)),
+        "host to slot": lambda: bank.load(1, frame),
+        "slot to host": lambda: bank.save(1, frame),
     }
     for move, call in calls.items():
         times = []
