@@ -39,7 +39,7 @@ class Batcher:
     async def stop(self) -> None:
         """End the engine thread after the step that runs."""
         await self.residency.evictions.stop()
-        await asyncio.to_thread(self.engine.close)
+        await self.engine.close()
 
 
 def make_batcher(

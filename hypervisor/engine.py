@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
+
+from statevisor.hypervisor.hands import Hands
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,18 +20,18 @@ class Engine:
     """
 
     def __init__(self, name: str) -> None:
-        self._steps = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"engine-{name}")
-        self._copies = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"copies-{name}")
+        self._steps = Hands(1, f"engine-{name}")
+        self._copies = Hands(1, f"copies-{name}")
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run one call on the engine thread."""
-        return await asyncio.wrap_future(self._steps.submit(call, *args, **kwargs))
+        return await self._steps.run(partial(call, *args, **kwargs))
 
     async def beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a copy of a slot that no step on its way has to do with; steps go on meanwhile."""
-        return await asyncio.wrap_future(self._copies.submit(call, *args, **kwargs))
+        return await self._copies.run(partial(call, *args, **kwargs))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Wait for the running calls and end the threads."""
-        self._steps.shutdown(wait=True)
-        self._copies.shutdown(wait=True)
+        await self._steps.close()
+        await self._copies.close()

@@ -7,8 +7,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 
+from statevisor.hypervisor.hands import Hands
 from statevisor.store.db import READERS, begin, finish, translated
-from statevisor.store.hands import Hands
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from statevisor.hypervisor.errors import StatevisorError, Unavailable
+from statevisor.hypervisor.hands import Hands
 from statevisor.store.db import as_ours, begin, finish, is_full, is_locked, is_outage
-from statevisor.store.hands import Hands
 from statevisor.store.prepared import execute
 
 _log = logging.getLogger(__name__)

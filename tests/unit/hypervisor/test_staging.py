@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,10 +15,10 @@ ROW = 10
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+async def engine() -> AsyncIterator[Engine]:
     made = Engine("test")
     yield made
-    made.close()
+    await made.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Threads that do what the event loop hands them, with one call each way.
 
 A pool from the standard library takes two futures and a task to say the same: measured, a tenth of
-a millisecond more of the processor for every operation of the catalog.
+a millisecond more of the processor for every call.
 """
 
 from __future__ import annotations

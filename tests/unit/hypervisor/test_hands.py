@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from statevisor.store.hands import Hands
+from statevisor.hypervisor.hands import Hands
 
 
 @pytest.fixture
