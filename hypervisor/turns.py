@@ -115,7 +115,8 @@ class Turns:
         residency.begin(actor)
         batcher.loop.add(turn)
         error = await turn.ended
-        view = await self._close(actor, batcher, stream, turn, record, error)
+        keyed = guard.once is not None
+        view = await self._close(actor, batcher, stream, turn, record, error, keyed=keyed)
         if last := view.token_ids[-1:] or tuple(prompt[-1:]):
             actor.ends_with(last[0])
         return view
@@ -187,6 +188,8 @@ class Turns:
         turn: Turn,
         record: TurnRecord,
         error: Exception | None,
+        *,
+        keyed: bool,
     ) -> TurnView:
         actor.absorbed += turn.taken
         failed: StatevisorError | None = None
@@ -206,7 +209,7 @@ class Turns:
             finish=finish,
             position=position,
             text=view.text,
-            result=turn_result(view),
+            result=turn_result(view) if keyed else None,
             guard=Guard(epoch=actor.record.epoch),
         )
         try:
