@@ -1,4 +1,4 @@
-"""The two threads that own the device: one for its steps, one for copies from and to the host."""
+"""The two threads that own the device: one for its steps, one for copies of slots to the host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ T = TypeVar("T")
 
 
 class Engine:
-    """Runs a guest's calls one after the other on its own thread, and its copies beside them.
+    """Runs a guest's calls one after the other on its own thread, and saves of slots beside them.
 
-    A call that was handed over runs to its end even if the caller is cancelled: the device never
-    sees half an operation, and the next call waits for it.
+    What writes to a slot keeps to the one order of the engine's thread: whom a copy is made of may
+    leave its slot, and another be loaded there, before that copy's turn has come. A call that was
+    handed over runs to its end even if the caller is cancelled: the device never sees half an
+    operation, and the next call waits for it.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,10 +30,19 @@ class Engine:
         return await self._steps.run(partial(call, *args, **kwargs))
 
     async def beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a copy of a slot that no step on its way has to do with; steps go on meanwhile."""
+        """Run what only reads slots that no step on its way has; steps go on meanwhile."""
         return await self._copies.run(partial(call, *args, **kwargs))
+
+    async def settled(self) -> None:
+        """Wait for every call that was handed over before."""
+        await self._steps.run(_nothing)
+        await self._copies.run(_nothing)
 
     async def close(self) -> None:
         """Wait for the running calls and end the threads."""
         await self._steps.close()
         await self._copies.close()
+
+
+def _nothing() -> None:
+    return

@@ -87,11 +87,12 @@ class FamilyDiff:
 class Guest(Protocol):
     """A model with its bank of slots.
 
-    `step`, `submit`, `waits`, `collect`, `clear` and `copy` are called from the engine thread only,
-    one at a time; `clear` and `copy` come behind every step submitted before and ahead of all that
-    follow. `save` and `load` are called from one other thread, while steps of other slots run: the
-    slot's own steps have been collected. They see each `clear`, `copy` and `load` of the slot that
-    has returned, and have taken effect when they return. A step promises the exactness contract:
+    `step`, `submit`, `waits`, `collect`, `clear`, `load` and `copy` are called from the engine
+    thread only, one at a time; `clear` and `copy` come behind every step submitted before and ahead
+    of all that follow. `save` is called from one other thread, while steps of other slots run. The
+    own steps of a slot that is saved or loaded have been collected. `save` and `load` see each
+    `clear`, `copy` and `load` of the slot that has returned, and have taken effect when they
+    return. A step promises the exactness contract:
     the row bytes and the drawn token of one row depend on the row's bytes before, its tokens and
     its draw, and on nothing else; fed in any split they are the same bits. A guest whose
     fingerprints are not exact promises none of it.

@@ -222,11 +222,12 @@ class Residency:
         frame = self.frames.get(actor.id)
         if frame is not None and frame.segment == actor.segment:
             try:
-                await self._engine.beside(self._load_frame, actor.id, slot)
+                row = await self._engine.beside(self.frames.view, actor.id)
             except ImageCorrupt:
                 # the frame is a copy; the journal can make the state again
                 self._meter.count("image_checksum_failures_total")
             else:
+                await self._engine.run(self._guest.load, slot, row)
                 return frame.absorbed
         twin = self.twin(same_state(actor.path, actor.rest), actor)
         if twin is not None:
@@ -238,14 +239,12 @@ class Residency:
         actor.imaged = imaged
         return absorbed
 
-    def _load_frame(self, actor_id: str, slot: int) -> None:
-        self._guest.load(slot, self.frames.view(actor_id))
-
     def twin(self, wanted: tuple[int, int], besides: Actor | None) -> Actor | None:
         """An idle actor, not this one, whose slot holds a state (see lineage.same_state).
 
         A copy of it must be handed to the engine before anything else can be, so that no later
-        step of the twin can run first.
+        step of the twin can run first, and nothing can be loaded where it stood: the twin may
+        leave its slot before the copy has been made.
         """
         for other in self.actors.values():
             resting = other.power is Power.IDLE and other.slot is not None
@@ -293,7 +292,7 @@ class Residency:
             meta = await self.states.read_into(ref, row)
             if meta.position != at:
                 raise ImageCorrupt(f"the image of position {at} is one of position {meta.position}")
-            await self._engine.beside(self._guest.load, slot, row)
+            await self._engine.run(self._guest.load, slot, row)
         return meta
 
     async def _same_build(self, actor: Actor) -> None:
@@ -378,7 +377,7 @@ class Residency:
     async def replace(self, actor: Actor, row: bytes) -> None:
         """Overwrite an idle actor's slot with the state its head has just moved to."""
         assert actor.slot is not None
-        await self._engine.beside(self._guest.load, actor.slot, memoryview(row))
+        await self._engine.run(self._guest.load, actor.slot, memoryview(row))
         actor.imaged = actor.record.position
 
     def discard(self, actor: Actor) -> None:

@@ -21,7 +21,7 @@ class Staging:
     """Rows of one guest, lent for the length of a block."""
 
     def __init__(self, memory: memoryview, row_bytes: int, engine: Engine) -> None:
-        """`memory` is cut into rows; they are used by the copies beside `engine`'s steps."""
+        """`memory` is cut into rows; `engine` is the one whose calls may use them."""
         memory = memory.cast("B")
         self._free = [
             memory[at : at + row_bytes] for at in range(0, len(memory) - row_bytes + 1, row_bytes)
@@ -43,8 +43,8 @@ class Staging:
         try:
             yield row
         except BaseException:
-            # it may still be copied for a caller that was cancelled: the next copy comes later
-            last = asyncio.ensure_future(self._engine.beside(_nothing))
+            # it may still be copied for a caller that was cancelled
+            last = asyncio.ensure_future(self._engine.settled())
             last.add_done_callback(lambda _: self._give(row))
             raise
         self._give(row)
@@ -52,7 +52,3 @@ class Staging:
     def _give(self, row: memoryview) -> None:
         self._free.append(row)
         self._room.release()
-
-
-def _nothing() -> None:
-    return

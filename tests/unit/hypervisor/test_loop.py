@@ -12,11 +12,11 @@ import pytest
 
 from statevisor.guests.toy import EOS, POISON, ToyGuest
 from statevisor.hypervisor.budget import Budget
-from statevisor.hypervisor.commands import Append, Generate
+from statevisor.hypervisor.commands import Append, Fork, Generate, Hibernate
 from statevisor.hypervisor.errors import ActorQuarantined
 from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, MOST_TIMES, RowResult
 from statevisor.hypervisor.sampling import SamplerSettings
-from statevisor.hypervisor.vocab import FinishReason
+from statevisor.hypervisor.vocab import FinishReason, Rng, Tier
 
 HOT = SamplerSettings(temperature=1.0)
 
@@ -310,3 +310,43 @@ async def test_a_long_prompt_leaves_those_who_decode_their_pace(worlds: Callable
     mixed = [plan.rows for plan in world.guest.plans if len(plan.rows) == 2]
     assert mixed
     assert max(len(row.tokens) for rows in mixed for row in rows) <= 512
+
+
+class SlowStep(ToyGuest):
+    """A step takes until it is let go, and keeps the engine's thread for so long."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.stepping, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def step(self, plan: Any) -> Any:
+        self.stepping.set()
+        assert self.go.wait(20)
+        return super().step(plan)
+
+
+async def test_a_copy_that_waits_is_of_whom_it_was_asked_for(worlds: Callable[..., Any]) -> None:
+    """Its source leaves the slot, and another comes there, while the copy waits for a step."""
+    world, plain = await worlds(guest_type=SlowStep, slots=3), await worlds(slots=3)
+    for each in (world, plain):
+        for name in ("z", "t", "busy"):
+            await each.create(name, f"the story of {name}", seed=1)
+        await each.say("z", max_tokens=3)
+        await each.visor.hibernate(Hibernate(actor="z", tier=Tier.HOST))
+        await each.say("t", max_tokens=3)
+        await each.visor.fork(Fork(actor="t", names=("x",), rng=Rng.INHERIT))
+    world.guest.stepping.clear()
+    world.guest.go.clear()
+    busy = asyncio.create_task(world.say("busy", max_tokens=5))
+    assert await asyncio.to_thread(world.guest.stepping.wait, 20)
+    copied = asyncio.create_task(world.say("x", max_tokens=9))
+    await asyncio.sleep(0.05)
+    # the third slot is x's: z needs that of t, which rests
+    loaded = asyncio.create_task(world.say("z", max_tokens=9))
+    await asyncio.sleep(0.05)
+    world.guest.go.set()
+    await busy
+    told = [(await copied).token_ids, (await loaded).token_ids]
+    assert told[0] == (await plain.say("x", max_tokens=9)).token_ids
+    assert told[1] == (await plain.say("z", max_tokens=9)).token_ids

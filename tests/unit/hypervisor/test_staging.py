@@ -62,7 +62,7 @@ async def test_a_row_is_not_lent_again_while_a_cancelled_copy_goes_on(
 
     async def move() -> None:
         async with staging.row() as row:
-            await engine.beside(copy, row)
+            await engine.run(copy, row)
 
     moving = asyncio.create_task(move())
     await begun.wait()
