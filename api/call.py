@@ -25,6 +25,7 @@ from statevisor.hypervisor.errors import (
     MalformedBody,
     PayloadTooLarge,
     StatevisorError,
+    UnsupportedMedia,
     VersionNotFound,
 )
 from statevisor.hypervisor.vocab import NAME_PATTERN
@@ -88,8 +89,14 @@ class Reply:
 async def read_raw(request: web.Request, limit: int, wait_s: float) -> bytes:
     """The whole body; every part of it must arrive within `wait_s` of the one before.
 
-    Raises: PayloadTooLarge, MalformedBody.
+    Raises: PayloadTooLarge, MalformedBody, UnsupportedMedia (it is packed: what is left of a
+    damaged one could be taken for another request).
     """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise UnsupportedMedia(
+            f"a body of Content-Encoding {encoding[:40]!r} is not read", hint="Send it unpacked."
+        )
     if (request.content_length or 0) > limit:
         raise PayloadTooLarge(f"the body has {request.content_length} bytes, the limit is {limit}")
     parts: list[bytes] = []

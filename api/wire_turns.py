@@ -154,7 +154,7 @@ class TurnObject(TypedDict):
     durable_position: int
     generation: int
     usage: Usage
-    logprobs: NotRequired[list[TokenLogprobs]]
+    logprobs: NotRequired[list[TokenLogprobs | None]]
     error: NotRequired[str]
 
 
@@ -218,7 +218,7 @@ def turn_object(view: TurnView) -> TurnObject:
         },
     }
     if view.logprobs is not None:
-        turn["logprobs"] = [logprobs_object(one) for one in view.logprobs]
+        turn["logprobs"] = [None if one is None else logprobs_object(one) for one in view.logprobs]
     if view.error is not None:
         turn["error"] = view.error
     return turn

@@ -219,7 +219,8 @@ class TurnView:
     durable_position: int
     generation: int
     prompt_tokens: int
-    logprobs: tuple[Logprobs, ...] | None = None
+    #: One for each token; None where a crash came between: they are told once and not kept.
+    logprobs: tuple[Logprobs | None, ...] | None = None
     error: str | None = None  #: code, if finish is error
 
 

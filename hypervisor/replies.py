@@ -31,8 +31,10 @@ def revive_turn(stored: Mapping[str, Any]) -> TurnView:
     fields["finish"] = FinishReason(fields["finish"])
     fields["token_ids"] = tuple(fields["token_ids"])
     if fields["logprobs"] is not None:
-        fields["logprobs"] = tuple(
-            Logprobs(chosen=lp["chosen"], top=tuple((token, value) for token, value in lp["top"]))
-            for lp in fields["logprobs"]
-        )
+        fields["logprobs"] = tuple(lp and _revive_logprobs(lp) for lp in fields["logprobs"])
     return TurnView(**fields)
+
+
+def _revive_logprobs(stored: Mapping[str, Any]) -> Logprobs:
+    top = tuple((token, value) for token, value in stored["top"])
+    return Logprobs(chosen=stored["chosen"], top=top)

@@ -67,7 +67,7 @@ class Turn:
         self.taken = 0  #: tokens absorbed since the turn began
         self._given = 0  #: and those that steps on their way will have absorbed
         self.generated: list[int] = []
-        self.logprobs: list[Logprobs] = []
+        self.logprobs: list[Logprobs | None] = []  #: if they are wanted; None: told before
         self.finish: FinishReason | None = None
         self.ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._goal = goal
@@ -228,8 +228,8 @@ class Turn:
         self.position += len(tokens)
         if self._penalised:
             self._counts.extend(tokens, place)
-        if logprobs[-1] is not None:
-            self.logprobs += [known for known in logprobs if known is not None]
+        if self._goal.settings.logprobs is not None:
+            self.logprobs += logprobs
         self.finish = self._decide(tokens[-1])
         if self.finish is not None:
             events[-1].text += self._rest()

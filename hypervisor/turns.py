@@ -411,6 +411,7 @@ def turn_result(view: TurnView) -> Mapping[str, Any]:
         "logprobs": None
         if view.logprobs is None
         else [
-            {"chosen": lp.chosen, "top": [list(pair) for pair in lp.top]} for lp in view.logprobs
+            lp and {"chosen": lp.chosen, "top": [list(pair) for pair in lp.top]}
+            for lp in view.logprobs
         ],
     }

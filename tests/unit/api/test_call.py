@@ -1,6 +1,7 @@
 """What is checked before a handler runs: names, bodies, queries, conditions, keys."""
 
 import asyncio
+import gzip
 import json
 
 import msgpack
@@ -128,13 +129,15 @@ async def test_two_lengths_are_refused(client):
     assert answer.startswith(b"HTTP/1.0 400") or answer.startswith(b"HTTP/1.1 400")
 
 
-async def test_a_damaged_gzip_body_is_refused(client):
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "foo", "GZIP"])
+@pytest.mark.parametrize("cut", [0, 1, 9, 12, None])
+async def test_a_packed_body_is_refused_whole_or_damaged(client, encoding, cut):
     response = await client.post(
         "/v1/actors",
-        data=b"not gzip",
-        headers={"Content-Encoding": "gzip", "Content-Type": "application/json"},
+        data=gzip.compress(b'{"name": "packed"}')[:cut],
+        headers={"Content-Encoding": encoding, "Content-Type": "application/json"},
     )
-    await refusal(response, 400, "invalid_request")
+    await refusal(response, 415, "invalid_request")
 
 
 @pytest.mark.parametrize(

@@ -443,3 +443,28 @@ async def test_a_turn_behind_a_turn_reads_no_transcript(world: Any) -> None:
     await world.visor.rollback(Rollback(actor="a", to=actor.record.position - 3))
     await world.say("a")
     assert read
+
+
+async def test_a_turn_that_goes_on_after_a_crash_has_a_place_for_every_tokens_logprobs(
+    worlds: Callable[..., Any],
+) -> None:
+    world, plain = await worlds(), await worlds()
+    once = Once(key="k", request="r")
+    wanted = SamplerSettings(temperature=1.0, logprobs=2)
+    command = Generate(actor="a", max_tokens=200, settings=wanted, ignore_eos=True, once=once)
+    for each in (world, plain):
+        await each.create("a")
+    stream = await world.visor.generate(command)
+    async for event in stream:
+        if event.index == 3:
+            break
+    await world.crash()
+    views = [await (await each.visor.generate(command)).result() for each in (world, plain)]
+    again = await (await world.visor.generate(command)).result()
+    cut, whole = views
+    assert cut.token_ids == whole.token_ids
+    assert len(cut.logprobs) == len(whole.logprobs) == 200
+    told = cut.logprobs.count(None)
+    assert 4 <= told < 200
+    assert cut.logprobs == (None,) * told + whole.logprobs[told:]
+    assert again == cut  # as the key keeps it
