@@ -146,10 +146,11 @@ def unmasked_stop(world: World) -> None:
     ended: set[int] = set()  #: slots whose row of the step before drew a stop
 
     def run_on(plan: Any) -> Any:
-        plan = plan.resolved()
-        results = submit(
-            replace(plan, rows=tuple(replace(row, stops=frozenset()) for row in plan.rows))
-        )
+        return tuple(run_one(single) for single in plan.resolved())
+
+    def run_one(plan: Any) -> Any:
+        unmasked = tuple(replace(row, stops=frozenset()) for row in plan.rows)
+        (results,) = submit(replace(plan, rows=unmasked))
         over = set(ended)
         ended.clear()
         ended.update(
