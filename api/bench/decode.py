@@ -12,25 +12,20 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from statevisor.api.bench.prefill import Shape, measure
 from statevisor.api.bench.report import Report, conditions, progress, quantiles
-from statevisor.api.clock import SystemClock
+from statevisor.api.bench.stage import staged
 from statevisor.guests.geometries import random_guest
 from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate, TokenEvent
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.ports import Guest
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.visor import Visor
-from statevisor.store.catalog import SqlCatalog
-from statevisor.store.host import HostTier
-from statevisor.store.images import SlabImages
-from statevisor.store.slabs import SlabConfig
 
 #: Full steps at the begin of a run that do not count.
 _WARM = 8
@@ -154,7 +149,8 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
         host_bytes=0, step_tokens=max(512, *plan.batches), durability=plan.durability
     )
     found = {}
-    async with _serving(folder, guest, config, meter) as visor:
+    async with staged(folder, guest, config, meter=meter) as stage:
+        visor = stage.visor
         for batch in plan.batches:
             names = [f"b{batch}-{index}" for index in range(batch)]
             for index, name in enumerate(names):
@@ -168,33 +164,6 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
             for name in names:
                 await visor.delete(DeleteActor(actor=name))
     return found
-
-
-@asynccontextmanager
-async def _serving(
-    folder: Path, guest: Guest, config: VisorConfig, meter: StepMeter
-) -> AsyncIterator[Visor]:
-    """A started visor over a real store; closed, not drained."""
-    catalog = await SqlCatalog.open(folder)
-    incarnation = await catalog.claim("bench")
-    images = SlabImages.open(
-        folder / "images", set(), incarnation=incarnation, config=SlabConfig(limit_bytes=None)
-    )
-    visor = Visor(
-        guests=[guest],
-        catalog=catalog,
-        images=images,
-        frames=HostTier,
-        config=config,
-        clock=SystemClock(),
-        meter=meter,
-    )
-    await visor.start(incarnation)
-    try:
-        yield visor
-    finally:
-        await visor.close()
-        await images.close()
 
 
 async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio.Event) -> None:

@@ -19,7 +19,8 @@ from typing import Any, Final
 from statevisor.api.bench import beside, copies, single_moves
 from statevisor.api.bench.arrivals import arrivals
 from statevisor.api.bench.report import Report, conditions
-from statevisor.api.bench.scene import Found, Plan, Scene, serving
+from statevisor.api.bench.scene import Found, Plan, Scene
+from statevisor.api.bench.stage import staged
 from statevisor.api.bench.step_log import StepLog
 from statevisor.guests.geometries import random_guest
 from statevisor.hypervisor.config import VisorConfig
@@ -100,7 +101,8 @@ async def measure(plan: Plan, guest: Guest, told: Told, folder: Path) -> dict[st
     log = StepLog()
     report: dict[str, Any] = {}
     samples: dict[str, list[float]] = {}
-    async with serving(folder, guest, config, log) as visor:
+    async with staged(folder, guest, config, meter=log) as stage:
+        visor = stage.visor
         scene = Scene(plan=plan, visor=visor, guest=guest, log=log, folder=folder)
         for name in plan.parts:
             gc.collect()

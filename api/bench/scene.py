@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from statevisor.api.bench.step_log import StepLog
-from statevisor.api.clock import SystemClock
 from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate, Hibernate, TokenEvent
-from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.ports import Guest
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.visor import Visor
 from statevisor.hypervisor.vocab import Tier
-from statevisor.store.catalog import SqlCatalog
-from statevisor.store.host import HostTier
-from statevisor.store.images import SlabImages
-from statevisor.store.slabs import SlabConfig
 
 #: Full steps at the begin of a company that do not count.
 _WARM: Final = 16
@@ -126,33 +120,6 @@ class Scene:
             settings=self.plan.settings,
             ignore_eos=True,
         )
-
-
-@asynccontextmanager
-async def serving(
-    folder: Path, guest: Guest, config: VisorConfig, log: StepLog
-) -> AsyncIterator[Visor]:
-    """A started visor over a real store in `folder`; closed, not drained."""
-    catalog = await SqlCatalog.open(folder)
-    incarnation = await catalog.claim("bench")
-    images = SlabImages.open(
-        folder / "images", set(), incarnation=incarnation, config=SlabConfig(limit_bytes=None)
-    )
-    visor = Visor(
-        guests=[guest],
-        catalog=catalog,
-        images=images,
-        frames=HostTier,
-        config=config,
-        clock=SystemClock(),
-        meter=log,
-    )
-    await visor.start(incarnation)
-    try:
-        yield visor
-    finally:
-        await visor.close()
-        await images.close()
 
 
 def forget(events: Sequence[TokenEvent]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from statevisor.api.clock import SystemClock
 from statevisor.hypervisor.config import VisorConfig
-from statevisor.hypervisor.ports import Guest
+from statevisor.hypervisor.ports import Guest, Meter
 from statevisor.hypervisor.visor import Visor
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.host import HostTier
@@ -38,7 +38,12 @@ class Stage:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, guest: Guest, config: VisorConfig, *, nvme_bytes: int | None = None
+    folder: Path,
+    guest: Guest,
+    config: VisorConfig,
+    *,
+    nvme_bytes: int | None = None,
+    meter: Meter | None = None,
 ) -> AsyncIterator[Stage]:
     """A started visor over `folder`; closed, not drained."""
     catalog = await SqlCatalog.open(folder)
@@ -56,7 +61,7 @@ async def staged(
         frames=HostTier,
         config=config,
         clock=SystemClock(),
-        meter=NoMeter(),
+        meter=meter or NoMeter(),
     )
     await visor.start(incarnation)
     try:

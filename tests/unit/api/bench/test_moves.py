@@ -12,7 +12,8 @@ import pytest
 
 from statevisor.api.bench.arrivals import spread
 from statevisor.api.bench.moves import PARTS, measure, run
-from statevisor.api.bench.scene import Plan, Scene, serving
+from statevisor.api.bench.scene import Plan, Scene
+from statevisor.api.bench.stage import staged
 from statevisor.api.bench.step_log import Step, StepLog, milliseconds, pauses
 from statevisor.api.cli.main import main
 from statevisor.guests.toy import ToyGuest
@@ -123,7 +124,8 @@ def test_a_slow_step_is_seen_in_its_own_bucket_alone() -> None:
 async def test_a_move_that_did_not_happen_is_no_sample(tmp_path: Path) -> None:
     guest, log = ToyGuest(), StepLog()
     config = VisorConfig(host_bytes=4 * guest.layout.row_bytes)
-    async with serving(tmp_path, guest, config, log) as visor:
+    async with staged(tmp_path, guest, config, meter=log) as stage:
+        visor = stage.visor
         scene = Scene(plan=plan(), visor=visor, guest=guest, log=log, folder=tmp_path)
         async with scene.actors("actor", 1, prompt="Once") as (name,):
             assert await scene.hibernate(name, Tier.NVME) > 0
