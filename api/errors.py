@@ -21,12 +21,14 @@ from statevisor.api.codec import JSON, MSGPACK, answer_type, encode
 from statevisor.api.host import HOST, OPENAI, REQUEST_ID
 from statevisor.hypervisor import errors
 from statevisor.hypervisor.errors import InvalidRequest, StatevisorError
+from statevisor.hypervisor.ports import Meter
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 STATUS: Mapping[type[StatevisorError], int] = {
     StatevisorError: 500,
     errors.InvalidRequest: 422,
+    errors.MalformedRequest: 400,
     errors.MalformedBody: 400,
     errors.UnsupportedMedia: 415,
     errors.ContextLengthExceeded: 422,
@@ -48,6 +50,7 @@ STATUS: Mapping[type[StatevisorError], int] = {
     errors.GenerationConflict: 412,
     errors.Fenced: 412,
     errors.PayloadTooLarge: 413,
+    errors.HeadTooLarge: 431,
     errors.QuotaExceeded: 429,
     errors.Unavailable: 503,
     errors.NoFreeSlot: 503,
@@ -203,12 +206,16 @@ def _from_framework(request: web.Request, error: web.HTTPException) -> web.Strea
 
 def _account(request: web.Request, status: int, seconds: float) -> None:
     resource = request.match_info.route.resource
-    path = resource.canonical if resource else "none"
-    labels = {"method": request.method, "route": path}
-    meter = request.app[HOST].meter
+    route = resource.canonical if resource else "none"
+    account(request.app[HOST].meter, request.method, route, status, seconds)
+
+
+def account(meter: Meter, method: str, route: str, status: int, seconds: float) -> None:
+    """Count and log one answer."""
+    labels = {"method": method, "route": route}
     meter.observe("http_request_seconds", seconds, **labels)
     meter.count("http_requests_total", 1, status=str(status), **labels)
     # reads that went well are many, and so are probes of a server that is not ready
-    calm = request.method in ("GET", "HEAD") and (status < 400 or status == 503)
+    calm = method in ("GET", "HEAD") and (status < 400 or status == 503)
     tell = log.debug if calm else log.info
     tell("request", status=status, ms=round(seconds * 1e3, 2), **labels)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from statevisor.api.app import build_app
 from statevisor.api.auth import is_loopback
+from statevisor.api.connection import Connection
 from statevisor.api.host import Host
 from statevisor.api.settings import Settings
 from statevisor.hypervisor.errors import Unavailable
@@ -49,18 +51,33 @@ async def listening(host: Host, settings: Settings) -> AsyncIterator[Front]:
         yield Front(url=_url(sockets[0]), close=close)
 
 
-async def serve_app(host: Host, sockets: Sequence[socket.socket]) -> web.AppRunner:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """The application and the sockets that it listens on."""
+
+    runner: web.AppRunner
+    listeners: Sequence[asyncio.Server]
+
+    async def cleanup(self) -> None:
+        """Take no new connection, let running requests end."""
+        for one in self.listeners:
+            one.close()
+        await self.runner.cleanup()
+
+
+async def serve_app(host: Host, sockets: Sequence[socket.socket]) -> Serving:
     """The application on its sockets, in this process."""
     runner = web.AppRunner(
         build_app(host),
         handler_cancellation=True,  # a client that goes away ends its handler: see api/sse.py
-        access_log=None,
         shutdown_timeout=host.settings.drain_s,
     )
     await runner.setup()
-    for one in sockets:
-        await web.SockSite(runner, one, backlog=_BACKLOG).start()
-    return runner
+    server = runner.server
+    assert server is not None
+    loop, connect = asyncio.get_running_loop(), partial(Connection, host, server)
+    listeners = [await loop.create_server(connect, sock=one, backlog=_BACKLOG) for one in sockets]
+    return Serving(runner=runner, listeners=listeners)
 
 
 async def _here(host: Host, sockets: Sequence[socket.socket]) -> Callable[[], Awaitable[None]]:

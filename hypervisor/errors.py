@@ -38,6 +38,12 @@ class InvalidRequest(StatevisorError):
         self.fields = fields  #: (path of the field, what is wrong with it)
 
 
+class MalformedRequest(InvalidRequest):
+    """The bytes cannot be read as an HTTP request."""
+
+    hint = "Send HTTP/1.1: a request line, then headers, each of them well-formed."
+
+
 class MalformedBody(InvalidRequest):
     """The body cannot be read as what its Content-Type says."""
 
@@ -179,6 +185,12 @@ class PayloadTooLarge(StatevisorError):
 
     code = "payload_too_large"
     hint = "Split the request."
+
+
+class HeadTooLarge(PayloadTooLarge):
+    """The request line or a header is larger than this server reads."""
+
+    hint = "Shorten it to 8000 bytes; what is longer belongs into the body."
 
 
 class QuotaExceeded(StatevisorError):

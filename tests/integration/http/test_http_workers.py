@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -55,6 +56,20 @@ async def test_two_workers_are_one_server(boot: Any) -> None:
         assert counted in page
         assert "statevisor_generation_tokens_total 160.0" in page
     assert children(os.getpid()) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+async def test_what_is_no_request_is_a_problem(boot: Any, workers: int) -> None:
+    async with boot(workers=workers) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        assert b"application/problem+json" in head
+        assert json.loads(body)["code"] == "invalid_request"
+        async with server.session.get(server.url + "/metrics") as answer:
+            page = await answer.text()
+        assert 'http_requests_total{method="UNKNOWN",route="none",status="400"} 1.0' in page
 
 
 async def test_a_worker_that_dies_is_replaced_and_harms_nobody(boot: Any, slow_toy: Any) -> None:

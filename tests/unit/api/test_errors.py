@@ -27,7 +27,7 @@ PAGE_CODES = {
     "version_in_use": {409},
     "incompatible_image": {409},
     "generation_conflict": {412},
-    "payload_too_large": {413},
+    "payload_too_large": {413, 431},
     "quota_exceeded": {429},
     "no_free_slot": {503},
     "model_loading": {503},

@@ -1,0 +1,96 @@
+"""One client's connection: what is no request, too, is answered with a code and a next step.
+
+The parser refuses before there is a route, so the middleware of the routes never sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from statevisor.api.errors import account, error_response, request_id_of
+from statevisor.api.host import REQUEST_ID, Host
+from statevisor.hypervisor.errors import HeadTooLarge, MalformedRequest, StatevisorError
+
+#: Seconds in which a refused client that still sends may come to read the answer.
+_LINGER_S = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Connection(web.RequestHandler):
+    """The protocol of one connection."""
+
+    __slots__ = ("_host", "_refused")
+
+    def __init__(self, host: Host, server: web.Server) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            auto_decompress=False,  # packed bodies are refused: see api/call.py
+        )
+        self._host = host
+        self._refused = False
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what is no request, or failed outside of the middleware.
+
+        Raises: ConnectionError (an answer has begun).
+        """
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun")
+        if status < 500:
+            return self._refuse(request, _unread(exc, message))
+        log.error("unexpected", exc_info=exc)
+        return self._refuse(request, StatevisorError())
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send an answer; behind a refusal, leave the client time to read it."""
+        if isinstance(resp, web.HTTPException):  # of the framework, outside of the middleware
+            resp = self._refuse(request, MalformedRequest(resp.text or resp.reason))
+        sent = await super().finish_response(request, resp, start_time)
+        if self._refused:
+            await self._linger()
+        return sent
+
+    def _refuse(self, request: web.BaseRequest, error: StatevisorError) -> web.StreamResponse:
+        assert isinstance(request, web.Request)
+        request[REQUEST_ID] = request_id_of(request)
+        response = error_response(request, error)
+        response.headers["Server"] = f"statevisor/{self._host.version}"
+        response.headers["X-Request-Id"] = request[REQUEST_ID]
+        response.headers["Connection"] = "close"
+        response.force_close()
+        account(self._host.meter, request.method, "none", response.status, 0.0)
+        self._refused = True
+        return response
+
+    async def _linger(self) -> None:
+        """Take in and drop what still comes: to close at once could take the answer back."""
+        self.close()
+        if self.transport is not None and self.transport.can_write_eof():
+            self.transport.write_eof()
+        # a client that hangs up cancels this
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await asyncio.get_running_loop().create_future()
+
+
+def _unread(error: BaseException | None, message: str | None) -> StatevisorError:
+    if isinstance(error, LineTooLong):
+        return HeadTooLarge()
+    reason = (message or "").strip().partition("\n")[0].rstrip(": ")
+    return MalformedRequest(f"this is no HTTP request: {reason[:200]}" if reason else None)
