@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = build(words[0] if words else None)
     try:
-        app(args=words)
+        app(args=words, prog_name="statevisor")  # not what an interpreter was told to run
     except StatevisorError as error:
         report(error)
         return exit_code(error)

@@ -14,7 +14,6 @@ def complete(
     server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
     """What bash would offer for a line; its last word is being typed."""
-    monkeypatch.setattr("sys.argv", ["statevisor"])
     monkeypatch.setenv("STATEVISOR_URL", server.url)
 
     def offered(line: str) -> list[str]:
