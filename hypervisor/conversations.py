@@ -24,6 +24,7 @@ from statevisor.hypervisor.errors import (
     InvalidTransition,
     StatevisorError,
 )
+from statevisor.hypervisor.goal import Goal, goal_from
 from statevisor.hypervisor.ids import Ids
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.ports import Clock, Meter
@@ -33,8 +34,8 @@ from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.tasks import Tasks
-from statevisor.hypervisor.turn import Goal, Turn
-from statevisor.hypervisor.turns import Turns, goal_from
+from statevisor.hypervisor.turn import Turn
+from statevisor.hypervisor.turns import Turns
 from statevisor.hypervisor.vocab import FinishReason
 
 

@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from statevisor.hypervisor.commands import TokenEvent
+from statevisor.hypervisor.goal import Goal
 from statevisor.hypervisor.plan import FOLLOWING, MOST_STOPS, Logprobs, RowResult
 from statevisor.hypervisor.ports import Tokenizer
-from statevisor.hypervisor.sampling import Draw, PenaltyCounts, SamplerSettings
+from statevisor.hypervisor.sampling import Draw, PenaltyCounts
 from statevisor.hypervisor.text import StopMatcher, TextStream
 from statevisor.hypervisor.vocab import FinishReason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What a turn is to do, as its journal row keeps it."""
-
-    settings: SamplerSettings = field(default_factory=SamplerSettings)
-    seed: int = 0
-    max_tokens: int = 0  #: 0: absorb only
-    stop: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()  #: end-of-text ids included unless ignored
 
 
 class Stage(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -22,42 +22,16 @@ from statevisor.hypervisor.commands import TokenEvent, TurnView
 from statevisor.hypervisor.errors import ActorQuarantined, StatevisorError, Unavailable
 from statevisor.hypervisor.feed import NotFinite
 from statevisor.hypervisor.gate import OutputGate
-from statevisor.hypervisor.ports import Clock, Tokenizer
+from statevisor.hypervisor.goal import Goal, goal_record
+from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.records import ActorRecord, TurnRecord
-from statevisor.hypervisor.residency import NOT_FINITE, Residency
-from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
+from statevisor.hypervisor.residency import NOT_FINITE
+from statevisor.hypervisor.said import Said
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.tasks import Tasks
-from statevisor.hypervisor.turn import Goal, Turn
+from statevisor.hypervisor.turn import Turn
+from statevisor.hypervisor.turn_images import TurnImages
 from statevisor.hypervisor.vocab import FinishReason
-
-#: Tokens of a transcript that are read at a time.
-_PIECE = 4096
-#: Broken turns that are closed at the same time.
-_TOGETHER = 64
-
-
-def goal_record(goal: Goal) -> Mapping[str, Any]:
-    """A goal as its turn's row keeps it."""
-    return {
-        **asdict(goal.settings),
-        "seed": goal.seed,
-        "max_tokens": goal.max_tokens,
-        "stop": list(goal.stop),
-        "stop_ids": sorted(goal.stop_ids),
-    }
-
-
-def goal_from(record: Mapping[str, Any]) -> Goal:
-    """The goal that `goal_record` kept."""
-    rest = dict(record)
-    return Goal(
-        seed=rest.pop("seed"),
-        max_tokens=rest.pop("max_tokens"),
-        stop=tuple(rest.pop("stop")),
-        stop_ids=frozenset(rest.pop("stop_ids")),
-        settings=SamplerSettings(**rest),
-    )
 
 
 class Turns:
@@ -68,6 +42,7 @@ class Turns:
         self._tasks = tasks
         self._gate = gate
         self._clock = clock
+        self._said = Said(catalog)
         self._left: dict[str, Callable[[], Awaitable[ActorRecord]]] = {}
 
     async def run(
@@ -148,37 +123,14 @@ class Turns:
             goal=goal,
             gap=gap,
             position=begin,
-            counts=await self._counts(actor, goal, begin, prompted=record.prompt_tokens > 0),
+            counts=await self._said.counts(actor, goal, begin, prompted=record.prompt_tokens > 0),
             tokenizer=batcher.guest.tokenizer,
             push=push,
             now=began,
-            stage=_Staging(self._tasks, residency, actor),
+            stage=TurnImages(self._tasks, residency, actor),
         )
         stream.put(turn.replayed(told))
         return turn
-
-    async def _counts(
-        self, actor: Actor, goal: Goal, begin: int, *, prompted: bool
-    ) -> PenaltyCounts:
-        """Counts of the tokens generated since the last prompt token before `begin`."""
-        counts = PenaltyCounts(settings=goal.settings)
-        if goal.settings.penalised and goal.max_tokens and not prompted:
-            said = await self._said(actor.segment, actor.record.base, begin)
-            counts.extend(said, begin - len(said))
-        return counts
-
-    async def _said(self, segment: int, base: int, end: int) -> Sequence[int]:
-        """The generated tokens since the last prompt token; read from behind, as far as needed."""
-        pieces: list[Sequence[int]] = []
-        while end > base:
-            start = max(base, end - _PIECE)
-            for run in reversed(await self._catalog.transcript(segment, start, end)):
-                if run.kind != "generated":
-                    start = base
-                    break
-                pieces.append(run.tokens)
-            end = start
-        return [token for piece in reversed(pieces) for token in piece]
 
     async def _close(
         self,
@@ -275,7 +227,7 @@ class Turns:
                     goal=goal,
                     gap=[*pending, *prompt],
                     position=position + len(prompt),
-                    counts=await self._counts(actor, goal, position, prompted=bool(prompt)),
+                    counts=await self._said.counts(actor, goal, position, prompted=bool(prompt)),
                     tokenizer=batcher.guest.tokenizer,
                     push=lambda _, events: stream.put(events),
                 )
@@ -300,63 +252,6 @@ class Turns:
         if isinstance(error, NotFinite):
             return replace(view, error=ActorQuarantined.code)
         return replace(view, error=StatevisorError.code if error is not None else None)
-
-    async def recover(self, tokenizers: Mapping[str, Tokenizer]) -> int:
-        """Close the turns that a crash has left open, at their last committed token."""
-        turns = await self._catalog.open_turns()
-        for at in range(0, len(turns), _TOGETHER):
-            part = turns[at : at + _TOGETHER]
-            # side by side, so that they share commits
-            await asyncio.gather(*(self._close_broken(turn, tokenizers) for turn in part))
-        return len(turns)
-
-    async def _close_broken(self, turn: TurnRecord, tokenizers: Mapping[str, Tokenizer]) -> None:
-        actor = await self._catalog.actor(turn.actor_id)
-        text = ""
-        tokenizer = tokenizers.get(actor.model)
-        if tokenizer is not None:
-            begin = turn.start + turn.prompt_tokens
-            runs = await self._catalog.transcript(turn.segment, begin, turn.position)
-            tokens = [token for run in runs for token in run.tokens]
-            text = b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
-        await self._catalog.end_turn(
-            turn.id,
-            finish=FinishReason.CANCELLED,
-            position=turn.position,
-            text=text,
-            result=None,
-            guard=Guard(epoch=actor.epoch),
-            broken=True,
-        )
-
-
-class _Staging:
-    """Checkpoints of an actor in the middle of a turn, one at a time, off the step path."""
-
-    def __init__(self, tasks: Tasks, residency: Residency, actor: Actor) -> None:
-        self._tasks = tasks
-        self._residency = residency
-        self._actor = actor
-        self._segment = actor.segment
-        self._absorbed = actor.absorbed  # before the turn
-        self._busy = False
-
-    def due(self, taken: int) -> bool:
-        tokens = self._absorbed + taken - self._actor.imaged
-        return not self._busy and self._residency.states.checkpoints.due(tokens)
-
-    def keep(self, turn: Turn, taken: int, row: bytearray) -> None:
-        self._busy = True
-        self._tasks.spawn(self._keep(turn, self._absorbed + taken, row))
-
-    async def _keep(self, turn: Turn, absorbed: int, row: bytearray) -> None:
-        """Write the image once the journal has every token that it stands for."""
-        try:
-            if await turn.reached(absorbed + 1):
-                states, place = self._residency.states, (self._segment, absorbed + 1)
-                await states.cache(self._actor, *place, row, absorbed)
-        finally:
-            self._busy = False
 
 
 def _known_gap(actor: Actor, prompt: Sequence[int]) -> Sequence[int] | None:

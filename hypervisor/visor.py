@@ -13,6 +13,7 @@ from typing import Any
 
 from statevisor.hypervisor.batcher import Batcher, FrameMaker, make_batcher
 from statevisor.hypervisor.branches import Branches
+from statevisor.hypervisor.broken_turns import BrokenTurns
 from statevisor.hypervisor.catalog_port import Catalog, Once, VersionQuery
 from statevisor.hypervisor.commands import (
     ActorView,
@@ -189,7 +190,8 @@ class Visor:
         self._catalog.use_builds(
             {name: b.guest.fingerprints.build for name, b in self._batchers.items()}
         )
-        await self._turns.recover({n: b.guest.tokenizer for n, b in self._batchers.items()})
+        broken = BrokenTurns(self._catalog)
+        await broken.close({n: b.guest.tokenizer for n, b in self._batchers.items()})
         self._background = [
             asyncio.create_task(self._gate.run(), name="output-gate"),
             asyncio.create_task(self._idle.run(), name="idle-timer"),
