@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_group
 
-from statevisor.api.cli.main import PARTS
+from statevisor.api.cli.main import PARTS, build
 from statevisor.api.routes import ROUTES
 from statevisor.api.settings import Settings
 from statevisor.hypervisor.errors import StatevisorError
@@ -20,7 +22,7 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 _ROUTE = re.compile(r"^## ((?:GET|POST|PATCH|PUT|DELETE)\S* .*)$", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`]+)`")
-_COMMAND = re.compile(r"statevisor ([a-z]+)(?: ([a-z]+))?")
+_COMMAND = re.compile(r"statevisor ([a-z][a-z-]*)")
 
 
 def page(name: str) -> str:
@@ -96,6 +98,23 @@ def test_commands_in_the_pages_exist(file: Path) -> None:
     ]
 
     assert [name for name in shown if name not in known] == []
+
+
+def test_every_command_is_on_its_page_with_an_example() -> None:
+    rows = [row.split("|") for row in page("cli.md").splitlines() if row.startswith("| `")]
+    named = {code for row in rows for code in _CODE.findall(row[1])}
+
+    assert {name for names in PARTS.values() for name in names} <= {n.split()[0] for n in named}
+    assert named - set(commands(get_group(build()))) - set(PARTS) == set()
+    for row in rows:
+        assert any(f"statevisor {code}" in row[3] for code in _CODE.findall(row[1])), row
+
+
+def commands(group: Any, above: str = "") -> Iterator[str]:
+    """Every command with the words before it."""
+    for name, command in group.commands.items():
+        yield above + name
+        yield from commands(command, f"{above}{name} ") if hasattr(command, "commands") else ()
 
 
 def fenced(text: str) -> list[str]:

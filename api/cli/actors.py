@@ -22,6 +22,7 @@ _COLUMNS = (
     ("PARENT", lambda a: a["parent"]),
     ("MODEL", lambda a: a["model"]),
     ("PINNED", lambda a: a["pinned"]),
+    ("LABELS", lambda a: a["labels"]),
     ("AGE", lambda a: age(a["created_at"])),
 )
 actor_lines = table(_COLUMNS)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from statevisor.api.cli.client import fields, path
-from statevisor.api.cli.output import facts
-from statevisor.api.cli.remote import Remote, command
+from statevisor.api.cli.output import Output, facts, show
+from statevisor.api.cli.remote import Defaults, Remote, command
 from statevisor.api.cli.units import parse_duration, size
 from statevisor.hypervisor.errors import InvalidRequest, StatevisorError, Unavailable
 
@@ -122,6 +122,25 @@ def backup(
     remote.show(answer, facts)
 
 
+def restore(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="What backup wrote.")],
+    *,
+    data: Annotated[Path, typer.Option("--data", help="The data folder to make.")] = _DATA,
+    output: Annotated[Output | None, typer.Option("--output", "-o")] = None,
+) -> None:
+    """Make a data folder of a backup, on this machine, and compare every bit of it.
+
+    Example: statevisor admin restore /backups/monday.tar --data monday
+    """
+    from statevisor.store.restore import restore as make
+
+    view = make(source, data)
+    made = {"object": "restored", "path": str(data), "images": view.images, "bytes": view.nbytes}
+    defaults = context.find_object(Defaults) or Defaults()
+    show(made, output or defaults.output, facts)
+
+
 def db_current(data: Data = _DATA) -> None:
     """Show the schema of a data folder, and the one that this program has."""
     from statevisor.store.schema import revision
@@ -144,6 +163,7 @@ def register(app: typer.Typer) -> None:
     command(group, "gc")(gc)
     command(group, "fsck")(fsck)
     command(group, "backup")(backup)
+    group.command("restore")(restore)
     catalog = typer.Typer(help="The schema of a data folder at rest.")
     catalog.command("current")(db_current)
     catalog.command("upgrade")(db_upgrade)

@@ -68,14 +68,16 @@ class Client:
     ) -> None:
         """patience_s: how long to ask again while the server's model loads."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            self.port = parts.port  #: None: that of the scheme
+        except ValueError:
+            raise _no_address(url) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequest(
-                f"{url!r} is not the address of a server", hint="It reads like http://HOST:PORT."
-            )
+            raise _no_address(url)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._parts = parts
         self._timeout_s = timeout_s  #: without one byte of answer
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._headers = {"Accept": "application/json", "User-Agent": "statevisor-cli"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -167,7 +169,7 @@ class Client:
             payload = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         target = self._parts.path.rstrip("/") + route + (f"?{_query(query)}" if query else "")
-        until = time.monotonic() + (self._patience_s if raw is None else 0.0)
+        until = time.monotonic() + (self.patience_s if raw is None else 0.0)
         while True:
             connection = self._connect()
             try:
@@ -220,6 +222,12 @@ class Client:
             ) from error
         connection.sock.settimeout(self._timeout_s)
         return connection
+
+
+def _no_address(url: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{url!r} is not the address of a server", hint="It reads like http://HOST:PORT."
+    )
 
 
 def _query(query: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from statevisor.api.cli.client import Client
 from statevisor.api.cli.output import Output, show
 from statevisor.api.cli.remote import Defaults
 from statevisor.hypervisor.errors import StatevisorError
@@ -16,21 +17,35 @@ from statevisor.hypervisor.errors import StatevisorError
 def doctor(
     context: typer.Context,
     *,
-    data: Annotated[Path, typer.Option(help="The data folder.")] = Path("statevisor-data"),
-    host: Annotated[str, typer.Option(help="Where a server would listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    data: Annotated[Path, typer.Option(envvar="STATEVISOR_DATA", help="The data folder.")] = Path(
+        "statevisor-data"
+    ),
+    host: Annotated[
+        str, typer.Option(envvar="STATEVISOR_HOST", help="Where a server would listen.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="STATEVISOR_PORT",
+            min=0,
+            max=65535,
+            help="Its port. Default: that of $STATEVISOR_URL, else 8000.",
+        ),
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Load torch, try every device.")] = False,
     output: Annotated[Output | None, typer.Option("--output", "-o")] = None,
 ) -> None:
     """Check Python, libraries, GPU, disk, data folder and port; change nothing."""
     from statevisor.api.doctor import State, examine
 
+    defaults = context.find_object(Defaults) or Defaults()
+    if port is None:
+        port = Client(defaults.url).port or 8000
     found = list(examine(data, host, port, deep=deep))
     rows = [
         {"name": c.name, "state": c.state.value, "detail": c.detail, "advice": c.advice}
         for c in found
     ]
-    defaults = context.find_object(Defaults) or Defaults()
     show(rows, output or defaults.output, _lines)
     failed = [check.name for check in found if check.state is State.FAIL]
     if failed:

@@ -13,6 +13,7 @@ from statevisor.api.cli.arguments import VersionName
 from statevisor.api.cli.client import Client, fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
+from statevisor.api.cli.versions import version_lines
 from statevisor.hypervisor.errors import InvalidRequest
 
 
@@ -170,8 +171,22 @@ def is_ancestor(
     remote.show(found, lambda told: ["yes" if told["is_ancestor"] else "no"])
 
 
+def common_ancestor(
+    remote: Remote,
+    version: VersionName,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="A handle, or a tag.")],
+) -> None:
+    """Show the last version that both come from; it may be one of the two.
+
+    Example: statevisor common-ancestor alice@4 bob@2
+    """
+    found = remote.client.get("/v1/lineage/common-ancestor", {"a": version, "b": other})
+    remote.show(found, lambda made: version_lines([made]))
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's commands."""
     command(app, "lineage")(lineage)
     command(app, "blame")(blame)
     command(app, "is-ancestor")(is_ancestor)
+    command(app, "common-ancestor")(common_ancestor)

@@ -29,6 +29,7 @@ version_lines = table(
         ("SIZE", lambda v: size(v["bytes"])),
         ("DIGEST", lambda v: v["digest"] and v["digest"][:19]),
         ("TAGS", lambda v: v["tags"]),
+        ("LABELS", lambda v: v["labels"]),
         ("AGE", lambda v: age(v["created_at"])),
     )
 )
@@ -47,6 +48,15 @@ _family_lines = table(
 def versions(remote: Remote, actor: ActorName) -> None:
     """List an actor's versions."""
     remote.show(list(remote.client.pages(path("actors", actor, "versions"))), version_lines)
+
+
+def tags(remote: Remote, actor: ActorName) -> None:
+    """List an actor's tagged versions; `snapshot --tag` sets a tag, or moves it.
+
+    Example: statevisor tags alice
+    """
+    found = remote.client.pages(path("actors", actor, "versions"))
+    remote.show([version for version in found if version["tags"]], version_lines)
 
 
 def diff(remote: Remote, version: VersionName, other: VersionName) -> None:
@@ -158,6 +168,7 @@ def import_(
 def register(app: typer.Typer) -> None:
     """Add this file's commands."""
     command(app, "versions")(versions)
+    command(app, "tags")(tags)
     command(app, "diff")(diff)
     command(app, "verify")(verify)
     command(app, "export")(export)

@@ -27,7 +27,7 @@ from statevisor.hypervisor.commands import (
     Mutate,
 )
 from statevisor.hypervisor.config import VisorConfig
-from statevisor.hypervisor.errors import Conflict, ImageCorrupt, InvalidRequest
+from statevisor.hypervisor.errors import Conflict, FileCorrupt, ImageCorrupt, InvalidRequest
 from statevisor.hypervisor.image_ports import Archive
 from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.sampling import SamplerSettings
@@ -40,6 +40,7 @@ from statevisor.store.images import SlabImages
 from statevisor.store.memory import MemoryCatalog
 from statevisor.store.memory_archive import MemoryArchive
 from statevisor.store.memory_images import MemoryImages
+from statevisor.store.restore import restore
 from statevisor.store.slabs import SlabConfig
 
 CONFIG = SlabConfig(slab_bytes=1 << 20, step_bytes=1 << 18, threads=2)
@@ -276,3 +277,53 @@ async def test_one_that_broke_off_is_told_apart(folder: Lab) -> None:
     with pytest.raises(Conflict, match="broke off"):
         await original.visor.backup(Backup(target=folder.target()))
     assert "copy.partial" in os.listdir(folder.folder)
+
+
+@pytest.mark.parametrize("name", ["copy", "copy.tar"])
+async def test_a_backup_is_restored(folder: Lab, name: str) -> None:
+    original = await folder.start()
+    await populate(original)
+    made = await original.visor.backup(Backup(target=folder.target(name)))
+
+    view = restore(Path(made.target), folder.folder / "new")
+    copy = await folder.start(folder.target("new"))
+
+    assert (view.ok, view.images) == (True, made.images)
+    assert not (folder.folder / "new.partial").exists()
+    assert await copy.say("child", "hm") == await original.say("child", "hm")
+
+
+async def test_a_changed_bit_of_a_backup_is_not_restored(folder: Lab) -> None:
+    original = await folder.start()
+    await populate(original)
+    made = Path((await original.visor.backup(Backup(target=folder.target()))).target)
+    slab = min((made / IMAGES).glob("*.slab"))
+    whole = bytearray(slab.read_bytes())
+    whole[5000] ^= 1
+    slab.write_bytes(whole)
+
+    with pytest.raises(FileCorrupt):
+        restore(made, folder.folder / "new")
+    assert set(os.listdir(folder.folder)) == {"data", "copy"}
+
+
+async def test_a_backup_that_is_none_is_not_restored(folder: Lab) -> None:
+    original = await folder.start()
+    await populate(original)
+    whole = folder.folder / "a.tar"
+    await original.visor.backup(Backup(target=str(whole)))
+    cut, other, climbs = (folder.folder / name for name in ("cut.tar", "no.tar", "climbs.tar"))
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    other.write_bytes(b"no tar")
+    with tarfile.open(climbs, "w") as tar:
+        tar.add(other, "images/../../../climbed.slab")
+    before = set(os.listdir(folder.folder))
+
+    for path in (cut, other, climbs, folder.folder / "missing", folder.folder):
+        with pytest.raises(InvalidRequest):
+            restore(path, folder.folder / "new")
+    with pytest.raises(Conflict):
+        restore(whole, folder.folder / "data")
+    with pytest.raises(InvalidRequest):
+        restore(whole, folder.folder / "nowhere" / "new")
+    assert set(os.listdir(folder.folder)) == before

@@ -150,3 +150,40 @@ def test_the_command_ends_with_one_when_something_fails(tmp_path: Path, capsys: 
     assert main(["doctor", "--port", "0", "--data", str(tmp_path / "file"), "-o", "json"]) == 1
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows if row["state"] == "fail"] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "port"),
+    [
+        ((), {}, "8000"),
+        ((), {"STATEVISOR_URL": "http://127.0.0.1:8123"}, "8123"),
+        ((), {"STATEVISOR_URL": "http://elsewhere"}, "8000"),
+        ((), {"STATEVISOR_URL": "http://x:8123", "STATEVISOR_PORT": "8124"}, "8124"),
+        (("--port", "8125"), {"STATEVISOR_URL": "http://x:1", "STATEVISOR_PORT": "2"}, "8125"),
+    ],
+)
+def test_the_port_is_the_one_that_commands_would_use(
+    tmp_path: Path,
+    capsys: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    port: str,
+) -> None:
+    for name in ("STATEVISOR_URL", "STATEVISOR_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("STATEVISOR_DATA", str(tmp_path))
+
+    main(["doctor", *words, "-o", "json"])
+
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["port"]["detail"].startswith(f"127.0.0.1:{port} ")
+    assert rows["data"]["detail"].startswith(str(tmp_path))
+
+
+def test_an_address_that_is_none_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEVISOR_URL", "http://127.0.0.1:99999")
+
+    assert main(["doctor"]) == 2

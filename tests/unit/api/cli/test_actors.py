@@ -107,3 +107,13 @@ def test_names_are_quoted_in_paths(server: Any, cli: Any) -> None:
 def test_a_bad_label_is_a_usage_error(server: Any, cli: Any) -> None:
     assert cli("create", "alice", "-l", "novalue").code == 2
     assert server.asked == []
+
+
+def test_labels_are_shown(server: Any, cli: Any, shapes: Any) -> None:
+    labelled = shapes.actor("alice", labels={"team": "red", "n": "1"})
+    server.answer("GET", "/v1/actors", shapes.listing(labelled, shapes.actor("bob")))
+
+    lines = cli("ls").out.splitlines()
+
+    column = lines[0].split().index("LABELS")
+    assert [line.split()[column] for line in lines[1:]] == ["team=red,n=1", "-"]

@@ -111,3 +111,15 @@ def test_fsck_of_a_folder_fails_when_its_catalog_is_lost(cli: Any, tmp_path: Pat
     assert ran.code == 1
     assert "catalog_lost" in ran.out
     assert cli("admin", "fsck", "--data", str(tmp_path), "--repair").code == 0
+
+
+def test_what_is_no_backup_is_not_restored(server: Any, cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "no.tar").write_bytes(b"no tar")
+    new = str(tmp_path / "new")
+
+    for words in ((str(tmp_path / "no.tar"),), (str(tmp_path / "missing"),)):
+        ran = cli("admin", "restore", *words, "--data", new)
+        assert (ran.code, "next:" in ran.err) == (2, True)
+    assert cli("admin", "restore", str(tmp_path), "--data", str(tmp_path)).code == 4
+    assert [one.name for one in tmp_path.iterdir()] == ["no.tar"]
+    assert server.asked == []

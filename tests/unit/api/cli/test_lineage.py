@@ -99,3 +99,15 @@ def test_ancestry_is_told(server: Any, cli: Any, told: bool, word: str) -> None:
 
     assert cli("is-ancestor", "a@1", "t").out == f"{word}\n"
     assert server.asked[0].query == {"a": "a@1", "b": "t"}
+
+
+def test_the_common_ancestor_is_shown(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer("GET", "/v1/lineage/common-ancestor", shapes.version("alice@2"))
+
+    ran = cli("common-ancestor", "bob@1", "t")
+
+    assert ran.out.splitlines()[1].startswith("alice@2 ")
+    assert server.asked[0].query == {"a": "bob@1", "b": "t"}
+    server.refuse("GET", "/v1/lineage/common-ancestor", 404, "version_not_found")
+    cli("common-ancestor", "bob@1", "t")
+    assert cli("common-ancestor", "bob@1", "t").code == 3

@@ -124,3 +124,21 @@ def test_import_of_a_missing_file_is_a_usage_error(server: Any, cli: Any) -> Non
 def test_a_cut_export_is_the_networks_fault_and_leaves_nothing(rude: str, tmp_path: Path) -> None:
     assert main(["export", "a@1", str(tmp_path / "a.st"), "--url", rude]) == 5
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tags_are_the_versions_that_have_one(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer(
+        "GET",
+        "/v1/actors/alice/versions",
+        shapes.listing(
+            shapes.version("alice@0"),
+            shapes.version("alice@1", tags=["good", "best"], labels={"run": "7"}),
+            key="handle",
+        ),
+    )
+
+    lines = cli("tags", "alice").out.splitlines()
+
+    assert len(lines) == 2
+    assert lines[0].split()[-3:] == ["TAGS", "LABELS", "AGE"]
+    assert lines[1].split()[-3:-1] == ["good,best", "run=7"]
