@@ -17,6 +17,7 @@ from statevisor.api.wire_actors import (
     actor_object,
     cost_object,
 )
+from statevisor.api.wire_search import label_pair
 from statevisor.hypervisor.commands import ActorView, DeleteActor
 
 
@@ -39,7 +40,7 @@ async def search(call: Call[Nothing, ActorsQuery]) -> Reply:
         status=query.status,
         model=query.model,
         tier=query.tier,
-        label=query.label_pair,
+        label=label_pair(query.label),
         q=query.q,
         limit=query.limit,
         after=query.after,

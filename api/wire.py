@@ -22,6 +22,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN = 20
 #: What pydantic puts before the messages of our own checks.
 _OWN = "Value error, "
+#: How pydantic calls the members of a union.
+_KINDS = ("constrained-", "list[constrained-", "function-")
 
 
 class Body(BaseModel):
@@ -48,11 +50,19 @@ class NoQuery(Query):
 
 _NAME = f"^{NAME_PATTERN}$"
 _REF = rf"^{NAME_PATTERN}(@[0-9]{{1,18}})?$"
+_KEY = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
+_MODEL = r"^[^\x00-\x1f]{1,256}$"
+_TEXT = r"^[^\x00]*$"
+_LABEL = r"^[^\x00=]+(=[^\x00]*)?$"
 _WORD = "is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit"
 #: What the patterns of common fields mean.
 _PATTERNS: Mapping[str, str] = {
     _NAME: f"a name {_WORD}, not with act_",
     _REF: f"a version is a handle like alice@3, or a tag; a tag {_WORD}",
+    _KEY: "the key of a label is 1 to 128 of A-Z a-z 0-9 . _ / - and begins with a letter or digit",
+    _MODEL: "a model's name has 1 to 256 characters, none of them a control character",
+    _TEXT: "it must not contain NUL",
+    _LABEL: "a label reads key, or key=value",
 }
 
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
@@ -65,11 +75,19 @@ Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 #: The first bad id ends the check, so that a long list costs no long answer.
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,256}$")]
+ModelName = Annotated[str, StringConstraints(pattern=_MODEL)]
 #: Text that a database keeps: some refuse NUL.
-Note = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")]
-LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
-LabelValue = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
+Note = Annotated[str, StringConstraints(max_length=2000, pattern=_TEXT)]
+LabelKey = Annotated[str, StringConstraints(pattern=_KEY)]
+LabelValue = Annotated[str, StringConstraints(max_length=256, pattern=_TEXT)]
+#: A part of a text.
+Part = Annotated[str, StringConstraints(max_length=128, pattern=_TEXT)]
+#: What a list is filtered by: `key` or `key=value`.
+LabelFilter = Annotated[
+    str,
+    StringConstraints(max_length=400, pattern=_LABEL),
+    Field(description="`key` or `key=value`"),
+]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
 Limit = Annotated[int, Field(ge=1, le=200)]
 
@@ -121,13 +139,20 @@ def validate(model: type[M], value: object, where: str) -> M:
 def refused(error: ValidationError, where: str) -> InvalidRequest:
     """The error that tells which fields are wrong and why, without repeating their values."""
     found = error.errors(include_url=False, include_input=False)
-    fields = tuple(
-        (".".join([where, *(str(part) for part in one["loc"])]), _message(one))
-        for one in found[:_SHOWN]
-    )
+    messages: dict[str, list[str]] = {}
+    for one in found[:_SHOWN]:
+        messages.setdefault(_field(where, one["loc"]), []).append(_message(one))
+    # a field that may be one thing or another has a message for each
+    fields = tuple((field, ", or: ".join(each)) for field, each in messages.items())
     text = "; ".join(f"{field}: {message}" for field, message in fields)
-    more = len(found) - len(fields)
-    return InvalidRequest(text + (f"; and {more} more" if more else ""), fields=fields)
+    more = len(found) - _SHOWN
+    return InvalidRequest(text + (f"; and {more} more" if more > 0 else ""), fields=fields)
+
+
+def _field(where: str, loc: Sequence[int | str]) -> str:
+    """The path of a field; the library's names for what it may be are left out."""
+    parts = (part for part in map(str, loc) if not part.startswith(_KINDS))
+    return ".".join([where, *parts])
 
 
 def _message(one: Mapping[str, Any]) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
 from statevisor.api.wire import (
     Body,
     ChangeFields,
+    LabelFilter,
     Labels,
     Limit,
     ModelName,
     Name,
+    Part,
     Place,
     Query,
     Ref,
@@ -67,26 +69,10 @@ class ActorsQuery(Query):
     status: Power | None = None
     model: ModelName | None = None
     tier: Tier | None = None
-    label: Annotated[
-        str | None,
-        StringConstraints(max_length=400, pattern=r"^[^\x00=]+(=[^\x00]*)?$"),
-        Field(description="`key` or `key=value`"),
-    ] = None
-    q: Annotated[
-        str | None,
-        StringConstraints(max_length=128, pattern=r"^[^\x00]*$"),
-        Field(description="a part of the name"),
-    ] = None
+    label: LabelFilter | None = None
+    q: Annotated[Part | None, Field(description="a part of the name")] = None
     limit: Limit = 50
     after: Annotated[Name | None, Field(description="the last_id of the page before")] = None
-
-    @property
-    def label_pair(self) -> tuple[str, str | None] | None:
-        """The label's key, and its value unless any will do."""
-        if self.label is None:
-            return None
-        key, equals, value = self.label.partition("=")
-        return key, value if equals else None
 
 
 class UpdateBody(Body):

@@ -5,21 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field, StringConstraints
+from pydantic import AwareDatetime, Field
 
-from statevisor.api.wire import Limit, Name, Note, Query, Ref
+from statevisor.api.wire import LabelFilter, Limit, Name, Note, Query, Ref
 from statevisor.hypervisor.catalog_port import VersionQuery
 from statevisor.hypervisor.vocab import Op
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Time = Annotated[AwareDatetime, Field(description="ISO 8601 with a time zone, like `…Z`")]
-#: `key` or `key=value`.
-Label = Annotated[
-    str,
-    StringConstraints(max_length=400, pattern=r"^[^\x00=]+(=[^\x00]*)?$"),
-    Field(description="`key` or `key=value`"),
-]
 
 
 def microseconds(time: datetime | None) -> int | None:
@@ -39,7 +33,7 @@ class SearchQuery(Query):
     """Filters and page of the list of all versions."""
 
     tag: Name | None = None
-    label: Label | None = None
+    label: LabelFilter | None = None
     op: Op | None = None
     agent: Note | None = None
     rule: Name | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,12 +85,8 @@ def fsck(
         from statevisor.api.wire_admin import fsck_object
         from statevisor.store.fsck import check_folder
 
-        try:
+        with _at_rest(data):
             report = check_folder(data, repair=repair, model=model)
-        except Unavailable as error:
-            raise Unavailable(
-                error.detail, hint="Leave out --data to check it through its server, or stop that."
-            ) from error
         answer = dict(fsck_object(report))
     remote.show(answer, _checked)
     if not answer["ok"]:
@@ -145,7 +142,8 @@ def db_current(data: Data = _DATA) -> None:
     """Show the schema of a data folder, and the one that this program has."""
     from statevisor.store.schema import revision
 
-    known = revision(data)
+    with _at_rest(data):
+        known = revision(data)
     typer.echo(f"{data}: {known.current or 'no catalog'}; this program has {known.head}")
 
 
@@ -153,7 +151,23 @@ def db_upgrade(data: Data = _DATA) -> None:
     """Bring a data folder to this program's schema, as a start of the server does."""
     from statevisor.store.schema import upgrade
 
-    typer.echo(f"{data}: {upgrade(data).current}")
+    with _at_rest(data):
+        known = upgrade(data)
+    typer.echo(f"{data}: {known.current}")
+
+
+@contextmanager
+def _at_rest(data: Path) -> Iterator[None]:
+    """Turn what a data folder's disk and database say into words."""
+    from statevisor.store.db import translated
+
+    try:
+        with translated():
+            yield
+    except OSError as error:
+        raise Unavailable(
+            f"cannot open {data}: {error.strerror}", hint="Let this user write there."
+        ) from error
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,7 @@ aiohttp would cost half a second of start-up; a command makes one or two request
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from http.client import (
     IncompleteRead,
 )
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from statevisor.api.cli.faults import from_answer
 from statevisor.hypervisor.errors import InvalidRequest, ModelLoading, StatevisorError, Unavailable
@@ -26,6 +27,7 @@ from statevisor.hypervisor.errors import InvalidRequest, ModelLoading, Stateviso
 CONNECT_S = 5.0
 _AGAIN_S = 0.25
 _CHUNK = 1 << 20
+_TOKEN = re.compile(r"[!-~]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +69,18 @@ class Client:
         patience_s: float = 0.0,
     ) -> None:
         """patience_s: how long to ask again while the server's model loads."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            self.port = parts.port  #: None: that of the scheme
-        except ValueError:
-            raise _no_address(url) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise _no_address(url)
+        parts = _parsed(url)
+        self.port = parts.port  #: None: that of the scheme
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._parts = parts
         self._timeout_s = timeout_s  #: without one byte of answer
         self.patience_s = patience_s
         self._headers = {"Accept": "application/json", "User-Agent": "statevisor-cli"}
         if token:
+            if not _TOKEN.match(token):
+                raise InvalidRequest(
+                    "an API key has visible ASCII characters only", hint="Look at STATEVISOR_TOKEN."
+                )
             self._headers["Authorization"] = f"Bearer {token}"
 
     def get(self, route: str, query: Mapping[str, Any] | None = None) -> Any:
@@ -166,7 +167,7 @@ class Client:
         sent = {**self._headers, **(headers or {})}
         payload: bytes | Source | None = raw
         if body is not None:
-            payload = json.dumps(body).encode()
+            payload = _encoded(body)
             sent["Content-Type"] = "application/json"
         target = self._parts.path.rstrip("/") + route + (f"?{_query(query)}" if query else "")
         until = time.monotonic() + (self.patience_s if raw is None else 0.0)
@@ -215,7 +216,7 @@ class Client:
         connection = kind(self._parts.netloc.rpartition("@")[2], timeout=CONNECT_S)
         try:
             connection.connect()
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # the last: no name of a host
             raise Unavailable(
                 f"no server answers at {self.url}",
                 hint="Start one with `statevisor serve`, or name another with --url.",
@@ -224,10 +225,25 @@ class Client:
         return connection
 
 
-def _no_address(url: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{url!r} is not the address of a server", hint="It reads like http://HOST:PORT."
-    )
+def _parsed(url: str) -> SplitResult:
+    """The parts of a server's address. Raises: InvalidRequest."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # what is no port, no address
+        whole = False
+    if not whole or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest(
+            f"{url!r} is not the address of a server", hint="It reads like http://HOST:PORT."
+        )
+    return parts
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError as error:
+        raise InvalidRequest("a number must be finite", hint="Leave out nan and inf.") from error
 
 
 def _query(query: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from statevisor.api.cli.client import Client, fields, path
 from statevisor.api.cli.output import facts
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.versions import version_lines
-from statevisor.hypervisor.errors import InvalidRequest
+from statevisor.hypervisor.errors import ActorNotFound, InvalidRequest, VersionNotFound
 
 
 class Format(StrEnum):
@@ -39,7 +40,7 @@ class Direction(StrEnum):
 def lineage(
     remote: Remote,
     start: Annotated[
-        str, typer.Argument(metavar="ACTOR|VERSION", help="A name, an id, or a handle.")
+        str, typer.Argument(metavar="ACTOR|VERSION", help="A name, an id, a handle, or a tag.")
     ],
     *,
     form: Annotated[Format, typer.Option("--format")] = Format.TREE,
@@ -50,6 +51,28 @@ def lineage(
     ] = False,
 ) -> None:
     """Draw where an actor or a version comes from, and what came of it."""
+    draw = partial(_draw, remote, form=form, direction=direction, depth=depth, whole=whole)
+    try:
+        draw(start)
+    except ActorNotFound:
+        try:
+            handle = remote.client.get(path("versions", start))["handle"]
+        except VersionNotFound:
+            handle = None
+        if handle is None:
+            raise
+        draw(handle)  # it is a tag
+
+
+def _draw(
+    remote: Remote,
+    start: str,
+    *,
+    form: Format,
+    direction: Direction,
+    depth: int | None,
+    whole: bool,
+) -> None:
     route = around(start)
     asked = fields(direction=direction, depth=depth)
     if direction is Direction.FAMILY:

@@ -32,7 +32,10 @@ def parse_time(text: str) -> str:
     """A time as it is; a duration (`90s`, `1h`) as the time so long ago."""
     if not _DURATION.match(text.strip()):
         return text
-    return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
+    try:
+        return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
+    except OverflowError:
+        raise typer.BadParameter(f"{text!r} is before all time") from None
 
 
 def size(nbytes: int | None) -> str | None:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from statevisor.api.wire import listing, timestamp, validate
-from statevisor.api.wire_actors import CreateBody, ForkBody, UpdateBody
+from statevisor.api.wire_actors import ActorsQuery, CreateBody, ForkBody, RollbackBody, UpdateBody
 from statevisor.api.wire_search import SearchQuery
 from statevisor.api.wire_tiers import EvictBody
 from statevisor.api.wire_turns import AppendBody, GenerateBody, logprobs_object
@@ -231,3 +231,27 @@ def test_minus_infinity_is_null():
         "logprob": None,
         "top": [{"token_id": 1, "logprob": -1.0}],
     }
+
+
+def test_what_may_be_one_of_two_things_has_one_message():
+    with pytest.raises(InvalidRequest) as caught:
+        validate(RollbackBody, {"to": -1.5, "rng": "no"}, "body")
+    to, rng = caught.value.fields
+    assert (to[0], rng[0]) == ("body.to", "body.rng")
+    assert "or: Input should be a valid integer" in to[1]
+    assert "constrained" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "words"),
+    [
+        (CreateBody, {"labels": {"ä": "x"}}, "the key of a label is"),
+        (CreateBody, {"labels": {"a": "\0"}}, "must not contain NUL"),
+        (CreateBody, {"model": "\n"}, "a model's name has"),
+        (ActorsQuery, {"label": "=x"}, "a label reads key"),
+        (SearchQuery, {"label": ""}, "a label reads key"),
+    ],
+)
+def test_no_pattern_is_shown_to_people(model, value, words):
+    with pytest.raises(InvalidRequest, match=words):
+        validate(model, value, "body")

@@ -123,3 +123,15 @@ def test_what_is_no_backup_is_not_restored(server: Any, cli: Any, tmp_path: Path
     assert cli("admin", "restore", str(tmp_path), "--data", str(tmp_path)).code == 4
     assert [one.name for one in tmp_path.iterdir()] == ["no.tar"]
     assert server.asked == []
+
+
+def test_a_folder_that_is_none_is_told_in_words(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "catalog.db").write_bytes(b"nothing" * 1000)
+
+    for words in (("db", "upgrade"), ("fsck",)):
+        ran = cli("admin", *words, "--data", str(tmp_path / "file"))
+        assert (ran.code in (2, 5), "next:" in ran.err) == (True, True)
+    ran = cli("admin", "db", "current", "--data", str(tmp_path / "data"))
+    assert (ran.code, "error (catalog_corrupt)" in ran.err) == (1, True)

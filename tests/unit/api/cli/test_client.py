@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statevisor.api.cli.client import Client, Event, path
-from statevisor.hypervisor.errors import Unavailable
+from statevisor.hypervisor.errors import InvalidRequest, Unavailable
 
 
 def test_the_token_is_sent_as_a_bearer(server: Any) -> None:
@@ -122,3 +122,32 @@ def test_an_error_of_the_reader_is_not_blamed_on_the_server(server: Any) -> None
 
     with pytest.raises(BrokenPipeError), Client(server.url).download("/out"):
         raise BrokenPipeError
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://[::1", "http://x:99999", "http://x:0", "http://x:y", "http://"),
+        *("ftp://x", "http://x y", "http://é"),
+    ],
+)
+def test_what_is_no_address_is_a_usage_error(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not the address of a server"):
+        Client(url)
+
+
+def test_a_name_that_no_host_can_have_is_nobodys(cli: Any) -> None:
+    assert cli("ls", "--url", "http://.a..b:80").code == 5
+
+
+@pytest.mark.parametrize("token", ["a\nb", "ü", "a b"])
+def test_a_key_that_no_header_can_carry(token: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Client("http://x", token)
+
+
+def test_a_number_that_is_not_finite_is_not_sent(server: Any, cli: Any) -> None:
+    for words in (("generate", "a", "x", "-t", "nan"), ("mutate", "a", "decay", "alpha=NaN")):
+        ran = cli(*words)
+        assert (ran.code, "finite" in ran.err) == (2, True)
+    assert server.asked == []

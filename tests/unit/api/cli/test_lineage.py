@@ -111,3 +111,17 @@ def test_the_common_ancestor_is_shown(server: Any, cli: Any, shapes: Any) -> Non
     server.refuse("GET", "/v1/lineage/common-ancestor", 404, "version_not_found")
     cli("common-ancestor", "bob@1", "t")
     assert cli("common-ancestor", "bob@1", "t").code == 3
+
+
+def test_a_tag_has_a_lineage_too(server: Any, cli: Any, shapes: Any) -> None:
+    server.refuse("GET", "/v1/actors/good", 404, "actor_not_found")
+    server.answer("GET", "/v1/versions/good", shapes.version("alice@1", tags=["good"]))
+    server.answer("GET", "/v1/versions/alice@1", shapes.version("alice@1"))
+    server.answer("GET", "/v1/versions/alice@1/lineage", graph(shapes))
+    server.answer("GET", "/v1/versions/alice@0/lineage", graph(shapes))
+
+    assert "└─ carol@0" in cli("lineage", "good").out
+    server.refuse("GET", "/v1/actors/gone", 404, "actor_not_found")
+    server.refuse("GET", "/v1/versions/gone", 404, "version_not_found")
+    ran = cli("lineage", "gone")
+    assert (ran.code, "actor_not_found" in ran.err) == (3, True)

@@ -72,3 +72,8 @@ def test_bytes_are_shown_with_a_unit(nbytes: int, text: str) -> None:
 )
 def test_ages(stamp: str, text: str) -> None:
     assert age(stamp, datetime(2026, 1, 1, tzinfo=UTC)) == text
+
+
+def test_there_is_no_time_before_all_times() -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_time("99999999999999999999d")
