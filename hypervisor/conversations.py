@@ -281,6 +281,8 @@ def _failed(stream: TurnStream, opened: asyncio.Future[None], error: BaseExcepti
 
 async def _enter(actor: Actor, stream: TurnStream) -> bool:
     """Wait for the actor's mailbox; False if the turn was cancelled while it waited."""
+    if actor.mailbox.try_enter():
+        return True
     waiting = asyncio.ensure_future(actor.mailbox.enter())
     stream.on_cancel(waiting.cancel)
     try:

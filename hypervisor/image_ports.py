@@ -136,6 +136,13 @@ class HostFrames(Protocol):
         """
         ...
 
+    def peek(self, actor_id: str) -> memoryview:
+        """The same row, not verified: nothing made of it may be told before `view` has it.
+
+        Raises: KeyError.
+        """
+        ...
+
     def drop(self, actor_id: str) -> None:
         """Free an actor's frame, lent or sealed. Raises: KeyError."""
         ...

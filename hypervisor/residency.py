@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.admission import Admission
+from statevisor.hypervisor.arrival import Arrival
 from statevisor.hypervisor.catalog_port import Catalog, Guard
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.departures import Departures
@@ -127,21 +128,72 @@ class Residency:
 
         Raises: NoFreeSlot, ActorQuarantined, ImageCorrupt, IncompatibleImage.
         """
+        arrival = await self.summon(actor)
+        if arrival is None:
+            return
+        try:
+            sound = await self.arrived(actor, arrival)
+        except BaseException:
+            self._apply(actor, Event.FAILED)
+            raise
+        if not sound:
+            self._apply(actor, Event.FAILED)
+            await self.resume(actor)  # there is no frame any more
+
+    async def summon(self, actor: Actor) -> Arrival | None:
+        """As `resume`, but where the state need only be copied from host memory, not waited for.
+
+        It has been handed to the engine then; None: it is there. Raises: as `resume`.
+        """
         actor.used = self._clock.monotonic()
         if actor.power is Power.QUARANTINED:
             raise ActorQuarantined(f"{actor.record.name} is quarantined: {actor.record.quarantine}")
         if actor.power is Power.HIBERNATED:
+            frame = self.frames.get(actor.id)
+            place = (actor.segment, actor.rest)
+            if frame is not None and (frame.segment, frame.absorbed) == place:
+                return await self._approach(actor)
             await self._enter(actor)
         elif actor.absorbed < actor.rest:
             await self._advance(actor)
+        return None
+
+    async def _approach(self, actor: Actor) -> Arrival:
+        began = self._clock.monotonic()
+        slot = await self._take(actor.id)
+        self._receive(actor, slot)
+        actor.absorbed = actor.rest
+        row = self.frames.peek(actor.id)
+        arrival = Arrival(
+            self._engine.run(self._guest.load, slot, row),
+            self._engine.beside(self.frames.view, actor.id),
+            began=began,
+        )
+        try:
+            await arrival.begun()
+        except BaseException:
+            self._apply(actor, Event.FAILED)
+            raise
+        return arrival
+
+    async def arrived(self, actor: Actor, arrival: Arrival) -> bool:
+        """Wait for a state that was summoned; if it is damaged its frame has gone.
+
+        The slot is still the actor's then, and also if this raises what kept the state away.
+        """
+        if not await arrival.sound():
+            # the frame was a copy; the journal can make the state again
+            self._meter.count("image_checksum_failures_total")
+            return False
+        self._apply(actor, Event.LOADED)
+        self._resumed(Tier.HOST, arrival.began)
+        return True
 
     async def _enter(self, actor: Actor) -> None:
         began = self._clock.monotonic()
         source = self.tier(actor)
         slot = await self._await_slot(actor)
-        actor.happen(Event.RESUME)
-        actor.slot = slot
-        self.actors[actor.id] = actor
+        self._receive(actor, slot)
         try:
             await self._share(actor, slot)
         except ImageCorrupt as error:
@@ -154,8 +206,15 @@ class Residency:
             self._apply(actor, Event.FAILED)
             raise
         self._apply(actor, Event.LOADED)
-        seconds = self._moved(source, Tier.GPU, began)
-        self._meter.observe("resume_seconds", seconds)
+        self._resumed(source, began)
+
+    def _receive(self, actor: Actor, slot: int) -> None:
+        actor.happen(Event.RESUME)
+        actor.slot = slot
+        self.actors[actor.id] = actor
+
+    def _resumed(self, source: Tier, began: float) -> None:
+        self._meter.observe("resume_seconds", self._moved(source, Tier.GPU, began))
 
     async def _await_slot(self, actor: Actor) -> int:
         """A slot; while there is none the state comes from the disk. Raises: NoFreeSlot."""

@@ -47,7 +47,10 @@ class Turn:
         push: Callable[[Turn, Sequence[TokenEvent]], None],
         now: float = 0.0,
         stage: Stage | None = None,
+        committed: int | None = None,
     ) -> None:
+        """`position` is where its first token will stand; `committed` how far the transcript is
+        durable now, if not up to there."""
         self.id = id
         self.slot = slot
         self.position = position  #: length of the transcript, generated tokens included
@@ -76,7 +79,7 @@ class Turn:
         self._push = push
         self._stage = stage
         self._cancelled = False
-        self._committed = position
+        self._committed = position if committed is None else committed
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
 
     @property

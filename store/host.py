@@ -71,14 +71,19 @@ class HostTier:
 
         Raises: KeyError; ImageCorrupt (the frame is dropped then).
         """
-        held = self._held[actor_id]
-        if held.checksum is None:
-            raise KeyError(f"the frame of {actor_id} is not filled yet")
+        held = self._sealed(actor_id)
         row = self._row(held.index)
         if self._checksum(row) != held.checksum:
             self.drop(actor_id)
             raise ImageCorrupt(f"the row of {actor_id} changed in host memory, frame {held.index}")
         return row
+
+    def peek(self, actor_id: str) -> memoryview:
+        """The same row, not verified: nothing made of it may be told before `view` has it.
+
+        Raises: KeyError.
+        """
+        return self._row(self._sealed(actor_id).index)
 
     def lend(self, actor_id: str, segment: int, absorbed: int) -> memoryview:
         """A frame to be filled, held for the actor but not yet readable.
@@ -116,6 +121,12 @@ class HostTier:
         """Raise AssertionError unless every frame is either free or held, once."""
         seen = sorted([*self._free, *(held.index for held in self._held.values())])
         assert seen == list(range(self.capacity)), seen
+
+    def _sealed(self, actor_id: str) -> _Held:
+        held = self._held[actor_id]
+        if held.checksum is None:
+            raise KeyError(f"the frame of {actor_id} is not filled yet")
+        return held
 
     def _row(self, index: int) -> memoryview:
         return self._memory[index * self._row_bytes : (index + 1) * self._row_bytes]
