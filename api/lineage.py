@@ -44,7 +44,7 @@ async def _drawn(call: Call[Nothing, LineageQuery], key: str) -> Reply | web.Str
     query = call.query
     if query.stream:
         return await _streamed(call, key)
-    view = await call.visor.lineage(key, query.direction, query.depth)
+    view = await call.visor.lineage(key, query.direction, query.depth, query.limit)
     match query.format:
         case "json":
             return Reply(value=lineage_object(view))

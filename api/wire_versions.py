@@ -29,6 +29,7 @@ from statevisor.api.wire import (
     timestamp,
 )
 from statevisor.hypervisor.commands import (
+    MAX_NODES,
     DiffView,
     LineageView,
     Mutate,
@@ -131,13 +132,16 @@ class LineageQuery(Query):
 
     direction: Literal["ancestors", "descendants", "both"] = "both"
     depth: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    limit: Annotated[int, Field(ge=1, le=MAX_NODES, description="versions, nearest first")] = (
+        MAX_NODES
+    )
     format: Literal["json", "dot", "mermaid", "prov"] = "json"
     stream: Annotated[bool, Field(description="all of it, written as it is read")] = False
 
     @model_validator(mode="after")
     def _all_or_some(self) -> Self:
-        if self.stream and "depth" in self.model_fields_set:
-            raise ValueError("a stream is the whole graph: leave depth out")
+        if self.stream and self.model_fields_set & {"depth", "limit"}:
+            raise ValueError("a stream is the whole graph: leave depth and limit out")
         return self
 
 

@@ -236,6 +236,10 @@ class TranscriptView:
     segments: tuple[tuple[int, int, str], ...]  #: position, count, kind
 
 
+#: Most versions of one lineage answer.
+MAX_NODES = 10_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageView:
     """A part of the lineage graph."""

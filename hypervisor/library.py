@@ -9,6 +9,7 @@ from typing import Any
 from statevisor.hypervisor.batcher import Batcher
 from statevisor.hypervisor.catalog_port import Catalog, VersionQuery
 from statevisor.hypervisor.commands import (
+    MAX_NODES,
     DiffView,
     LineageView,
     ModelView,
@@ -21,8 +22,6 @@ from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks
 
-#: Most nodes of one lineage answer.
-_NODES = 10_000
 #: Nodes of one part of a walk.
 _PART = 500
 
@@ -83,11 +82,11 @@ class Library:
         )
 
     async def lineage(
-        self, key: str, direction: str = "ancestors", depth: int = 100
+        self, key: str, direction: str = "ancestors", depth: int = 100, limit: int = MAX_NODES
     ) -> LineageView:
-        """The graph around an actor's head or a version."""
+        """The graph around an actor's head or a version, the nearest `limit` versions of it."""
         handle = await self._handle(key)
-        nodes, edges, cut = await self._catalog.lineage(handle, direction, depth, _NODES)
+        nodes, edges, cut = await self._catalog.lineage(handle, direction, depth, limit)
         return LineageView(
             nodes=nodes, edges=tuple((a, b, op.value) for a, b, op in edges), truncated=cut
         )

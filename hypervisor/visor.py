@@ -16,6 +16,7 @@ from statevisor.hypervisor.branches import Branches
 from statevisor.hypervisor.broken_turns import BrokenTurns
 from statevisor.hypervisor.catalog_port import Catalog, Once, VersionQuery
 from statevisor.hypervisor.commands import (
+    MAX_NODES,
     ActorView,
     Append,
     Backup,
@@ -320,10 +321,10 @@ class Visor:
         return await self._library.transcript(key, start, stop)
 
     async def lineage(
-        self, key: str, direction: str = "ancestors", depth: int = 100
+        self, key: str, direction: str = "ancestors", depth: int = 100, limit: int = MAX_NODES
     ) -> LineageView:
-        """The graph around an actor's head or a version."""
-        return await self._library.lineage(key, direction, depth)
+        """The graph around an actor's head or a version, the nearest `limit` versions of it."""
+        return await self._library.lineage(key, direction, depth, limit)
 
     def walk(self, key: str, direction: str) -> AsyncIterator[LineageView]:
         """The whole graph around an actor's head or a version, in parts."""

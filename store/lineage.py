@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, select, text
@@ -62,6 +61,35 @@ _PLACE = Prepared(
     select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
 )
 
+#: Versions around one, nearest first, as far as a depth, each once for every distance from it.
+#: CROSS: the edges must be looked up, one version after another.
+_REACH_UP = Prepared(
+    text(
+        """
+    WITH RECURSIVE near(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 0
+        UNION
+        SELECT e.parent, near.n + 1 FROM near CROSS JOIN version_parent e
+        WHERE e.child = near.id AND near.n < :depth
+    )
+    SELECT id FROM near LIMIT :most
+    """
+    ).columns(id=BigInteger)
+)
+_REACH_DOWN = Prepared(
+    text(
+        """
+    WITH RECURSIVE near(id, n) AS (
+        SELECT CAST(:at AS BIGINT), 0
+        UNION
+        SELECT e.child, near.n + 1 FROM near CROSS JOIN version_parent e
+        WHERE e.parent = near.id AND near.n < :depth
+    )
+    SELECT id FROM near LIMIT :most
+    """
+    ).columns(id=BigInteger)
+)
+
 #: The nearest segment of a path whose first state comes of a rule that touched a layer.
 BLAME = Prepared(
     text(
@@ -93,6 +121,7 @@ class Direction(NamedTuple):
 
     near: PreparedIn  #: neighbours of versions
     line: Prepared
+    reach: Prepared  #: versions around one
     bound: int  #: beyond every id that may be met
 
     def follow(self, conn: Connection, number: int, bound: int, most: int) -> list[int]:
@@ -101,10 +130,38 @@ class Direction(NamedTuple):
         return [row.id for row in rows]
 
 
-UPWARD = Direction(_UP, _LINE_UP, 0)
-DOWNWARD = Direction(_DOWN, _LINE_DOWN, 2**63 - 1)
+UPWARD = Direction(_UP, _LINE_UP, _REACH_UP, 0)
+DOWNWARD = Direction(_DOWN, _LINE_DOWN, _REACH_DOWN, 2**63 - 1)
 
 Edge = tuple[str, str, Op]
+
+
+class _Edges:
+    """Neighbours of versions one way, those of versions around one read ahead."""
+
+    def __init__(self, conn: Connection, way: Direction) -> None:
+        self._conn = conn
+        self._way = way
+        self._known: dict[int, list[int]] = {}
+
+    def ahead(self, start: int, depth: int, most: int) -> None:
+        """Read those of a version and of what is around it: two statements, whatever its form."""
+        params = {"at": start, "depth": depth, "most": most}
+        found = self._way.reach.all(self._conn, params)
+        self._read(list(dict.fromkeys(row.id for row in found)))
+
+    def of(self, ids: Iterable[int]) -> list[tuple[int, int]]:
+        """Edges at versions, in the order of the versions asked for."""
+        ids = tuple(ids)
+        if missing := [number for number in ids if number not in self._known]:
+            self._read(missing)
+        return [(here, near) for here in ids for near in self._known[here]]
+
+    def _read(self, ids: Sequence[int]) -> None:
+        for number in ids:
+            self._known[number] = []
+        for here, near in self._way.near.all(self._conn, ids):
+            self._known[here].append(near)
 
 
 def graph(
@@ -116,21 +173,23 @@ def graph(
     Raises: VersionNotFound.
     """
     start = versions.resolve(conn, handle)
-    seen: dict[int, int] = {start: 0}
+    seen: dict[int, None] = {start: None}
     cut = False
-    for wanted, way in (("ancestors", UPWARD), ("descendants", DOWNWARD)):
+    up, down = _Edges(conn, UPWARD), _Edges(conn, DOWNWARD)
+    for wanted, edges in (("ancestors", up), ("descendants", down)):
         if direction in (wanted, "both"):
-            cut |= _spread(conn, way, start, seen, depth, limit)
+            edges.ahead(start, depth, limit)
+            cut |= _spread(edges, start, seen, depth, limit)
     ids = tuple(seen)
-    found = _near(conn, _UP, ids)
+    found = up.of(ids)
     nodes = versions.load(conn, ids, found)
     known = {number: (one.handle, one.op) for number, one in zip(ids, nodes, strict=True)}
-    edges = tuple(
+    drawn = tuple(
         (known[parent][0], *known[child])
         for child, parent in dict.fromkeys(found)
         if parent in known
     )
-    return nodes, edges, cut
+    return nodes, drawn, cut
 
 
 def blame(conn: Connection, handle: str, layer: int) -> int | None:
@@ -140,26 +199,11 @@ def blame(conn: Connection, handle: str, layer: int) -> int | None:
     return None if hit is None else int(hit)
 
 
-def _spread(
-    conn: Connection,
-    way: Direction,
-    start: int,
-    seen: dict[int, int],
-    depth: int,
-    limit: int,
-) -> bool:
+def _spread(edges: _Edges, start: int, seen: dict[int, None], depth: int, limit: int) -> bool:
     """Add what is reached from `start` to `seen`, level by level; says whether any was left out."""
     level, hops, cut = [start], 0, False
     while level:
-        if len(level) == 1:  # its line at once, as far as it may be followed
-            most = 1 + min(depth - hops, limit - len(seen))
-            _, *line = way.follow(conn, level[0], way.bound, most)
-            fresh = list(takewhile(lambda number: number not in seen, line))
-            for number in fresh:
-                hops += 1
-                seen[number] = hops
-                level = [number]
-        near = _near(conn, way.near, level)
+        near = edges.of(level)
         level = []
         for _, number in near:
             if number in seen:
@@ -167,15 +211,7 @@ def _spread(
             if hops == depth or len(seen) == limit:
                 cut = True
                 continue
-            seen[number] = hops + 1
+            seen[number] = None
             level.append(number)
         hops += 1
     return cut
-
-
-def _near(conn: Connection, query: PreparedIn, ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Edges at versions, in the order of the versions asked for."""
-    found: dict[int, list[int]] = {}
-    for row in query.all(conn, ids):
-        found.setdefault(row.here, []).append(row.near)
-    return [(here, near) for here in ids for near in found.get(here, ())]

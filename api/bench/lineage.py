@@ -132,11 +132,21 @@ QUESTIONS: Mapping[str, Question] = {
         lambda d: _route(f"/v1/actors/{d.actor()}/versions", limit=50),
     ),
     "ancestors_50": Question(
+        lambda s, d: s.catalog.lineage(d.handle(), "ancestors", 1000, 50),
+        lambda d: _route(f"/v1/versions/{d.handle()}/lineage", direction="ancestors", limit=50),
+        lambda found: len(found[0]),
+    ),
+    "descendants_50": Question(
+        lambda s, d: s.catalog.lineage(d.handle(), "descendants", 1000, 50),
+        lambda d: _route(f"/v1/versions/{d.handle()}/lineage", direction="descendants", limit=50),
+        lambda found: len(found[0]),
+    ),
+    "ancestors_50_hops": Question(
         lambda s, d: s.catalog.lineage(d.handle(), "ancestors", 50, 10_000),
         lambda d: _route(f"/v1/versions/{d.handle()}/lineage", direction="ancestors", depth=50),
         lambda found: len(found[0]),
     ),
-    "descendants_50": Question(
+    "descendants_50_hops": Question(
         lambda s, d: s.catalog.lineage(d.handle(), "descendants", 50, 10_000),
         lambda d: _route(f"/v1/versions/{d.handle()}/lineage", direction="descendants", depth=50),
         lambda found: len(found[0]),

@@ -72,6 +72,17 @@ async def test_depth_and_limit_cut_and_say_so(scene):
         await graph(scene, "nobody@0", "both")
 
 
+async def test_a_limit_ends_inside_a_level(scene):
+    await scene.create("alice", (1,))
+    for n in range(9):
+        await scene.fork_version(f"child{n}", "alice@0")
+    nodes, edges, cut = await graph(scene, "alice@0", "descendants", limit=4)
+
+    assert (nodes, len(edges)) == (["alice@0", "child0@0", "child1@0", "child2@0"], 3)
+    assert cut
+    assert (await graph(scene, "alice@0", "descendants", limit=10))[2] is False
+
+
 async def test_common_ancestors(scene):
     await family(scene)
     await scene.create("stranger")

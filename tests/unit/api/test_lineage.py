@@ -71,6 +71,16 @@ async def test_a_stream_has_no_depth(client: Any) -> None:
     assert "depth" in (await answer.json())["detail"]
 
 
+async def test_a_graph_has_as_many_versions_as_asked_for(client: Any, visor: Any) -> None:
+    for query, asked in (("limit=50", (1000, 50)), ("depth=3", (3, 10_000))):
+        response = await client.get(f"/v1/actors/a/lineage?direction=descendants&{query}")
+        assert response.status == 200
+        assert visor.calls[-1][:2] == ("lineage", ("a", "descendants", *asked))
+    for wrong in ("limit=0", "limit=10001", "limit=5&stream=true"):
+        response = await client.get(f"/v1/actors/a/lineage?{wrong}")
+        assert response.status == 422
+
+
 async def test_a_stream_that_is_only_looked_at_has_no_body(client: Any) -> None:
     answer = await client.head(ROUTE)
 

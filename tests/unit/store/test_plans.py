@@ -120,7 +120,7 @@ def test_the_catalog_has_statements():
 
 
 #: What a recursion has found so far is read as a whole; that it stays small is its own affair.
-RECURSIONS = {"path", "up", "halves", "h", "line", "CONSTANT"}
+RECURSIONS = {"path", "up", "halves", "h", "line", "near", "CONSTANT"}
 
 #: Statements whose order must come from an index: a page may not sort what it does not show.
 PAGES = [name for name in STATEMENTS if name.startswith("search._by")]
