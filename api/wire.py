@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -122,7 +123,15 @@ def listing(data: Sequence[Mapping[str, Any]], key: str, has_more: bool = False)
 
 def timestamp(us: int) -> str:
     """Microseconds since 1970 as ISO 8601 in UTC."""
-    return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds")[:-6] + "Z"
+    minute, rest = divmod(us, 60_000_000)
+    text = f"{rest:08}"
+    return f"{_minute(minute)}{text[:2]}.{text[2:]}Z"
+
+
+@lru_cache(maxsize=4096)
+def _minute(count: int) -> str:
+    """The part of a time that nearly all times of a list share: "2026-01-02T03:04:"."""
+    return (_EPOCH + timedelta(minutes=count)).isoformat()[:17]
 
 
 M = TypeVar("M", bound=BaseModel)

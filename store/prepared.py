@@ -35,6 +35,7 @@ Params = Mapping[str, Any]
 
 #: Lengths of IN lists; shorter ones are filled up, so that few statements serve all.
 _SIZES = (1, 8, 64, 512)
+_KEYS = tuple(f"key{n}" for n in range(_SIZES[-1]))
 
 
 class _Compiled(NamedTuple):
@@ -114,7 +115,7 @@ class PreparedIn:
 
     def __init__(self, make: Callable[[Sequence[BindParameter[Any]]], Select[Any]]) -> None:
         self._by_size = {
-            size: Prepared(make([bindparam(f"key{n}") for n in range(size)])) for size in _SIZES
+            size: Prepared(make([bindparam(name) for name in _KEYS[:size]])) for size in _SIZES
         }
 
     def all(self, conn: Connection, keys: Sequence[Any], others: Params | None = None) -> list[Any]:
@@ -124,7 +125,7 @@ class PreparedIn:
             part = keys[at : at + _SIZES[-1]]
             size = next(size for size in _SIZES if size >= len(part))
             padded = [*part, *[part[-1]] * (size - len(part))]
-            marks = {f"key{n}": key for n, key in enumerate(padded)}
+            marks = dict(zip(_KEYS, padded, strict=False))
             rows += self._by_size[size].all(conn, {**marks, **(others or {})})
         return rows
 
@@ -221,4 +222,4 @@ def _reading(column: Any, dialect: Dialect) -> Process | None:
         return process
     parse = process
     # most hold nothing: a third of the time of such a row went into finding that out
-    return lambda text: {} if text == "{}" else parse(text)
+    return lambda text: {} if text == "{}" else None if text is None else parse(text)

@@ -213,6 +213,8 @@ def test_a_page_of_versions_begins_behind(query, after):
 def test_times_are_utc_to_the_microsecond():
     assert timestamp(1_767_323_045_000_006) == "2026-01-02T03:04:05.000006Z"
     assert timestamp(0) == "1970-01-01T00:00:00.000000Z"
+    assert timestamp(59_999_999) == "1970-01-01T00:00:59.999999Z"
+    assert timestamp(60_000_000) == "1970-01-01T00:01:00.000000Z"
 
 
 def test_a_list_names_its_ends():
