@@ -6,13 +6,23 @@ Every part gets a frozen configuration of its own; nothing else reads the enviro
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from statevisor.api.logs import LogFormat, LogLevel
 from statevisor.api.wire import refused
@@ -44,6 +54,7 @@ class ServerSettings:
 
 #: There is one if the driver is loaded; only the guest may ask torch.
 _GPU = Path("/dev/nvidiactl")
+_TOKEN = re.compile(r"[!-~]+\Z")
 _SERVER, _VISOR, _GUEST = ServerSettings(), VisorConfig(), GuestConfig()
 
 
@@ -96,6 +107,19 @@ class Settings(BaseModel):
     nvme_bytes: Annotated[ByteSize | None, Field(ge=1 << 20)] = None
     accept_drift: bool = _VISOR.accept_drift
     idempotency_s: Count = _VISOR.idempotency_s
+
+    @field_validator("token")
+    @classmethod
+    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not _TOKEN.match(token.get_secret_value()):
+            raise ValueError("a token is visible ASCII characters, one at least")
+        return token
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> Self:
+        if self.host_low > self.host_high:
+            raise ValueError("host_low is above host_high")
+        return self
 
     def server(self) -> ServerSettings:
         """The HTTP side."""

@@ -20,9 +20,15 @@ def host_memory(nbytes: int, *, locked: bool) -> memoryview:
     """Zero bytes, of which the untouched ones cost nothing; all are taken at once if `locked`.
 
     `locked`: page-locked for the current CUDA device until the last view of it is gone.
-    Raises: Unavailable (the machine does not lock that much).
+    Raises: Unavailable (the machine does not have, or does not lock, that much).
     """
-    memory = np.frombuffer(pages(nbytes), dtype=np.uint8)
+    try:
+        memory = np.frombuffer(pages(nbytes), dtype=np.uint8)
+    except (OSError, OverflowError) as error:
+        raise Unavailable(
+            f"there is no room for {nbytes} bytes of memory",
+            hint="Serve with fewer --slots or a smaller --host-bytes.",
+        ) from error
     if locked and nbytes:
         _lock(memory)
     return memoryview(memory)

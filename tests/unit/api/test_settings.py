@@ -64,6 +64,10 @@ def test_a_token_is_not_shown():
         {"host_bytes": "many"},
         {"slot_wait_s": float("nan")},
         {"unknown": 1},
+        {"host_low": 0.9, "host_high": 0.1},
+        {"token": ""},
+        {"token": " s3cret"},
+        {"token": "geheim\n"},
     ],
 )
 def test_a_wrong_setting_is_named(flags):

@@ -75,3 +75,9 @@ def test_memory_that_cannot_be_locked_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(subject, "_forget_error", lambda: None)  # asks a device
     with pytest.raises(Unavailable, match="cannot lock 4096 bytes"):
         host_memory(4096, locked=True)
+
+
+@pytest.mark.parametrize("nbytes", [1 << 60, 1 << 70])
+def test_more_than_there_is_is_refused_in_words(nbytes: int) -> None:
+    with pytest.raises(Unavailable, match="no room"):
+        host_memory(nbytes, locked=False)
