@@ -27,6 +27,8 @@ from statevisor.store.tables import metadata
 
 FILE = "catalog.db"
 _PRAGMAS = (
+    # of a new file: each of the ten pages of a small change is written to the log as a whole
+    "page_size=2048",
     "journal_mode=WAL",
     "synchronous=FULL",
     "fullfsync=ON",

@@ -84,6 +84,31 @@ def test_connections_are_durable_and_checked(tmp_path, read_only):
     engine.dispose()
 
 
+async def test_a_new_catalog_has_small_pages_and_an_older_one_keeps_its_own(tmp_path: Path) -> None:
+    def pages(folder: Path) -> int:
+        db = sqlite3.connect(folder / "catalog.db")
+        size: int = db.execute("PRAGMA page_size").fetchone()[0]
+        db.close()
+        return size
+
+    older = tmp_path / "older"
+    older.mkdir()
+    made = sqlite3.connect(older / "catalog.db")
+    made.execute("PRAGMA page_size=4096")
+    made.execute("PRAGMA journal_mode=WAL")
+    made.execute("VACUUM")
+    made.close()
+    for folder, size in ((tmp_path / "new", 2048), (older, 4096)):
+        catalog = await SqlCatalog.open(folder)
+        incarnation = await catalog.claim("test")
+        await catalog.close()
+        again = await SqlCatalog.open(folder)
+        assert await again.claim("test") == incarnation + 1
+        assert await again.check() == ()
+        await again.close()
+        assert pages(folder) == size
+
+
 def test_a_reading_connection_cannot_write(tmp_path):
     engine = open_engine(migrate(tmp_path), connections=1, read_only=True)
     with engine.connect() as conn, pytest.raises(DBAPIError, match="readonly"):
