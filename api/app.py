@@ -14,7 +14,7 @@ from statevisor.api.errors import Handler, edge
 from statevisor.api.host import HOST, OPENAI, REQUEST_ID, Host
 from statevisor.api.route import Route
 from statevisor.api.routes import ROUTES
-from statevisor.api.wire import NoQuery
+from statevisor.api.wire import NoQuery, Query
 
 
 def build_app(host: Host, routes: tuple[Route, ...] = ROUTES) -> web.Application:
@@ -68,9 +68,16 @@ async def _read(route: Route, request: web.Request, host: Host) -> Call[object, 
         request=request,
         host=host,
         body=raw if route.body is None else read_body(raw, kind, route.body),
-        query=NoQuery() if route.query is NoQuery else read_query(request, route.query),
+        query=_query(route, request),
         change=read_change(request, raw, kind),
     )
+
+
+def _query(route: Route, request: web.Request) -> Query:
+    # probes may be given words of their own; else a word that is not read would be taken for done
+    if route.query is NoQuery and (route.scope == "public" or not request.query_string):
+        return NoQuery()
+    return read_query(request, route.query)
 
 
 def _respond(request: web.Request, reply: Reply) -> web.Response:

@@ -45,7 +45,6 @@ STATUS: Mapping[type[StatevisorError], int] = {
     errors.ActorBusy: 409,
     errors.ActorExists: 409,
     errors.InvalidTransition: 409,
-    errors.VersionInUse: 409,
     errors.IncompatibleImage: 409,
     errors.GenerationConflict: 412,
     errors.Fenced: 412,

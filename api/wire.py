@@ -55,6 +55,8 @@ _KEY = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$"
 _MODEL = r"^[^\x00-\x1f]{1,256}$"
 _TEXT = r"^[^\x00]*$"
 _LABEL = r"^[^\x00=]+(=[^\x00]*)?$"
+_DIGEST = r"^blake3:[0-9a-f]{64}$"
+_PATH = r"^/[^\x00]{1,4000}$"
 _WORD = "is 1 to 128 of A-Z a-z 0-9 . _ - and begins with a letter or a digit"
 #: What the patterns of common fields mean.
 _PATTERNS: Mapping[str, str] = {
@@ -64,6 +66,8 @@ _PATTERNS: Mapping[str, str] = {
     _MODEL: "a model's name has 1 to 256 characters, none of them a control character",
     _TEXT: "it must not contain NUL",
     _LABEL: "a label reads key, or key=value",
+    _DIGEST: "a digest reads blake3: and 64 hexadecimal digits",
+    _PATH: "a path on the server is absolute: it begins with /",
 }
 
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
@@ -81,6 +85,8 @@ ModelName = Annotated[str, StringConstraints(pattern=_MODEL)]
 Note = Annotated[str, StringConstraints(max_length=2000, pattern=_TEXT)]
 LabelKey = Annotated[str, StringConstraints(pattern=_KEY)]
 LabelValue = Annotated[str, StringConstraints(max_length=256, pattern=_TEXT)]
+#: A path of the server's machine.
+ServerPath = Annotated[str, StringConstraints(pattern=_PATH)]
 #: A part of a text.
 Part = Annotated[str, StringConstraints(max_length=128, pattern=_TEXT)]
 #: What a list is filtered by: `key` or `key=value`.
@@ -172,6 +178,8 @@ def _message(one: Mapping[str, Any]) -> str:
         return _PATTERNS.get(pattern, f"it should match the pattern {pattern}")
     if kind == "extra_forbidden":
         return "there is no such field"
+    if kind in ("model_type", "dict_type"):
+        return "it should be an object"
     if kind.startswith(("datetime_", "timezone_")):
         return "a time reads like 2026-01-02T03:04:05Z"
     message: str = one["msg"].removeprefix(_OWN)

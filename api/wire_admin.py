@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 from typing_extensions import TypedDict
 
-from statevisor.api.wire import Body
+from statevisor.api.wire import Body, ServerPath
 from statevisor.hypervisor.commands import (
     Backup,
     BackupView,
@@ -46,7 +46,7 @@ class FsckBody(Body):
 class BackupBody(Body):
     """POST /v1/admin/backup; the path is one of the server's machine."""
 
-    path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]{1,4000}$")]
+    path: ServerPath
 
     def command(self) -> Backup:
         """The command."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from statevisor.api.wire import LabelFilter, Limit, Name, Note, Query, Ref
 from statevisor.hypervisor.catalog_port import VersionQuery
@@ -13,7 +13,19 @@ from statevisor.hypervisor.vocab import Op
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Time = Annotated[AwareDatetime, Field(description="ISO 8601 with a time zone, like `…Z`")]
+
+def _is_no_number(value: object) -> object:
+    """The library would take a number for seconds since 1970; a large one for milliseconds."""
+    if isinstance(value, str) and "-" not in value[1:]:
+        raise ValueError("a time reads like 2026-01-02T03:04:05Z")
+    return value
+
+
+Time = Annotated[
+    AwareDatetime,
+    BeforeValidator(_is_no_number),
+    Field(description="ISO 8601 with a time zone, like `…Z`"),
+]
 
 
 def microseconds(time: datetime | None) -> int | None:

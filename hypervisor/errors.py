@@ -153,13 +153,6 @@ class InvalidTransition(Conflict):
     hint = "See the actor's status."
 
 
-class VersionInUse(Conflict):
-    """The version is needed by others."""
-
-    code = "version_in_use"
-    hint = "Delete its descendants first."
-
-
 class IncompatibleImage(Conflict):
     """The image belongs to another layout, other weights or another build."""
 

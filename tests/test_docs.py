@@ -32,7 +32,8 @@ def page(name: str) -> str:
 def kinds(root: type[StatevisorError] = StatevisorError) -> Iterator[type[StatevisorError]]:
     yield root
     for child in root.__subclasses__():
-        yield from kinds(child)
+        if child.__module__ == StatevisorError.__module__:  # not what other tests have made
+            yield from kinds(child)
 
 
 def test_every_route_has_a_heading_and_every_heading_a_route() -> None:

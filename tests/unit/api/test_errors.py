@@ -24,7 +24,6 @@ PAGE_CODES = {
     "actor_busy": {409},
     "actor_exists": {409},
     "invalid_transition": {409},
-    "version_in_use": {409},
     "incompatible_image": {409},
     "generation_conflict": {412},
     "payload_too_large": {413, 431},

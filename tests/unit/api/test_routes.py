@@ -331,3 +331,24 @@ async def test_versions_may_be_cut_at_a_seq(client):
     assert (body["data"], body["has_more"]) == ([], False)
     body = await (await client.get("/v1/actors/a/versions?to=5")).json()
     assert [v["seq"] for v in body["data"]] == [4]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/actors/alice/fork?dry_run=true"),
+        ("GET", "/v1/actors/alice?fields=name"),
+        ("GET", "/v1/versions/a@1/export?format=raw"),
+        ("DELETE", "/v1/actors/alice?dry_run=true"),
+    ],
+)
+async def test_a_query_that_is_not_read_is_refused(client, visor, method, path):
+    response = await client.request(method, path, json={} if method == "POST" else None)
+    assert response.status == 422
+    assert "there is no such field" in (await response.json())["detail"]
+    assert visor.calls == []
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/metrics", "/docs"])
+async def test_a_probe_may_say_what_it_likes(client, path):
+    assert (await client.get(path + "?x=1&x=2")).status == 200

@@ -4,10 +4,11 @@ import pytest
 
 from statevisor.api.wire import listing, timestamp, validate
 from statevisor.api.wire_actors import ActorsQuery, CreateBody, ForkBody, RollbackBody, UpdateBody
+from statevisor.api.wire_admin import BackupBody
 from statevisor.api.wire_search import SearchQuery
 from statevisor.api.wire_tiers import EvictBody
 from statevisor.api.wire_turns import AppendBody, GenerateBody, logprobs_object
-from statevisor.api.wire_versions import MutateBody, VersionsQuery
+from statevisor.api.wire_versions import ImportQuery, MutateBody, VersionsQuery
 from statevisor.hypervisor.catalog_port import Once
 from statevisor.hypervisor.commands import CreateActor, Evict, Fork, Generate, Mutate
 from statevisor.hypervisor.errors import InvalidRequest
@@ -252,6 +253,12 @@ def test_what_may_be_one_of_two_things_has_one_message():
         (CreateBody, {"model": "\n"}, "a model's name has"),
         (ActorsQuery, {"label": "=x"}, "a label reads key"),
         (SearchQuery, {"label": ""}, "a label reads key"),
+        (SearchQuery, {"since": "1767323045"}, "a time reads like"),
+        (SearchQuery, {"until": "-1.5"}, "a time reads like"),
+        (ImportQuery, {"digest": "x"}, "a digest reads blake3:"),
+        (BackupBody, {"path": "x"}, "is absolute"),
+        (CreateBody, {"labels": []}, "body.labels: it should be an object"),
+        (CreateBody, [], "body: it should be an object"),
     ],
 )
 def test_no_pattern_is_shown_to_people(model, value, words):
