@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -76,8 +77,13 @@ class Layout:
     @property
     def fingerprint(self) -> str:
         """Digest of shapes, dtypes and order: rows are interchangeable exactly when it is equal."""
-        text = json.dumps([[f.name, list(f.shape), f.dtype, f.kind] for f in self.families])
-        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
+        return _fingerprint(self.families)
+
+
+@lru_cache(maxsize=64)  # every image asks for it, and a process has few layouts
+def _fingerprint(families: tuple[StateFamily, ...]) -> str:
+    text = json.dumps([[f.name, list(f.shape), f.dtype, f.kind] for f in families])
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 #: Begins the fingerprint of a build that promises no bits.

@@ -18,6 +18,7 @@ class FreeList:
         self._used = dict[int, int]()  # offset -> length
         self._starts: list[int] = []  # of the free ranges, ascending
         self._free = dict[int, int]()
+        self._largest: int | None = 0  # None: to be found anew
         at = 0
         for offset, length in sorted(used):
             if offset < at or length <= 0 or offset + length > size:
@@ -33,7 +34,9 @@ class FreeList:
     @property
     def largest(self) -> int:
         """Bytes of the largest free range."""
-        return max(self._free.values(), default=0)
+        if self._largest is None:
+            self._largest = max(self._free.values(), default=0)
+        return self._largest
 
     @property
     def tail(self) -> int:
@@ -94,6 +97,7 @@ class FreeList:
     def check(self) -> None:
         """Raise AssertionError unless used and free ranges cover the slab, each byte once."""
         assert self._starts == sorted(self._free), "the order of the free ranges is lost"
+        assert self.largest == max(self._free.values(), default=0), "the largest is another"
         at, was_free = 0, False
         for start, length, free in sorted(
             [(o, n, False) for o, n in self._used.items()]
@@ -110,7 +114,12 @@ class FreeList:
         if length:
             insort(self._starts, start)
             self._free[start] = length
+            if self._largest is not None and length > self._largest:
+                self._largest = length
 
     def _remove_free(self, start: int) -> int:
         del self._starts[bisect_left(self._starts, start)]
-        return self._free.pop(start)
+        length = self._free.pop(start)
+        if length == self._largest:
+            self._largest = None
+        return length

@@ -258,9 +258,9 @@ class Slabs:
         return spare and not self._has_room(self.config.step_bytes, slab)
 
     def _has_room(self, length: int, beside: Slab | None) -> bool:
-        return any(
-            slab.room.largest >= length for slab in self._slabs.values() if slab is not beside
-        )
+        # the newest first: that is where there mostly is some
+        slabs = reversed(self._slabs.values())
+        return any(slab.room.largest >= length for slab in slabs if slab is not beside)
 
     def remove(self, slab: Slab) -> None:
         """Close and delete the file of a slab that `trim` returned. Slow."""
