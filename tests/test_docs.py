@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer.main import get_group
+from typing_extensions import is_typeddict
 
 from statevisor.api.cli.main import PARTS, build
 from statevisor.api.routes import ROUTES
@@ -49,6 +50,42 @@ def test_every_code_is_explained() -> None:
     rows = page("http.md").partition("# Codes")[2]
 
     assert {kind.code for kind in kinds()} - set(_CODE.findall(rows)) == set()
+
+
+def test_every_field_of_every_answer_is_named() -> None:
+    known = words(page("http.md"))
+    answers = {kind for route in ROUTES for kind in (route.answer, route.items, route.told)}
+
+    assert {name for kind in answers for name in fields(kind)} - known == set()
+
+
+def test_every_field_that_a_route_takes_is_named_under_it() -> None:
+    sections = dict(re.findall(r"^## (\w+ \S+)\n(.*?)(?=^#|\Z)", page("http.md"), re.M | re.S))
+    missing = {
+        f"{route.method} {route.path}: {field.alias or name}"
+        for route in ROUTES
+        for model in (route.body, route.query)
+        if model is not None
+        for name, field in model.model_fields.items()
+        if (field.alias or name) not in words(sections[f"{route.method} {route.path}"])
+    }
+    assert {one for one in missing if not one.endswith((": limit", ": after"))} == set()  # of lists
+
+
+def fields(kind: Any) -> Iterator[str]:
+    """The names in an answer's type and in the types inside it."""
+    if is_typeddict(kind):
+        for name, inner in get_type_hints(kind).items():
+            yield name
+            yield from fields(inner)
+    for inner in get_args(kind):
+        yield from fields(inner)
+
+
+def words(text: str) -> set[str]:
+    """What a page shows as code, word by word."""
+    shown = re.findall(r"^```.*?^```|`[^`]+`", text, re.MULTILINE | re.DOTALL)
+    return {word for code in shown for word in re.findall(r"\w+", code)}
 
 
 def test_every_setting_is_explained_and_no_other() -> None:
