@@ -33,13 +33,16 @@ _DOWN_ACTIVATIONS: dict[str, Activation] = {"w": "tanh", "g": "sigmoid"}
 AHEAD = 256
 #: Programs of the recurrence of single tokens that a multiprocessor holds.
 TIME_PROGRAMS = 8
+#: Rows that such a program has under way where it walks over rows: the one it works on and two
+#: whose states are being copied. With two in all the next copy began when the work was done.
+WALKED = 3
+#: Rows up to which a norm's mixes are read with its vectors, which takes twice the registers.
+EARLY_ROWS = 256
 #: Warps that share a quarter of a head in a longer row, rows of its state and never a sum: of many
 #: programs, and of so few that multiprocessors would have nothing else to do.
 PROMPT_WARPS, FEW_PROMPT_WARPS = 2, 4
 #: Heads of a program before and behind the recurrence of longer rows, each one warp's.
 PROMPT_HEADS = 4
-#: From so many rows a program on, programs walk over rows with the next one's state under way.
-WALKED = 4
 
 
 class FusedRwkv7:
@@ -136,6 +139,7 @@ class FusedRwkv7:
             {
                 "GATHER": ids is not None,
                 "SINGLE": not longer,
+                "EARLY": not longer and tokens <= EARLY_ROWS,
                 "PARTS": 0 if parts is None else len(parts),
                 "MIXES": count,
                 "EPS": eps,
@@ -218,10 +222,11 @@ class FusedRwkv7:
 
     def _walk(self, rows: int, state: torch.dtype) -> tuple[int, int]:
         """Rows under way and programs per head of the recurrence of single tokens."""
-        each = max(1, TIME_PROGRAMS * self._ops.multiprocessors // self.weights.config.heads)
-        if state == torch.float32 or rows <= WALKED * each:
+        each = TIME_PROGRAMS * self._ops.multiprocessors // self.weights.config.heads
+        each = max(1, each, ceiling(rows, time_triton.MOST_TURNS.value))
+        if state == torch.float32 or rows <= each:
             return 1, rows
-        return 2, each
+        return WALKED, each
 
     def _norm(self, x: torch.Tensor, parts: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
         """The last norm of each row's last token [R, C]."""

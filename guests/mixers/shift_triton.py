@@ -154,6 +154,7 @@ def residual_mix_kernel(
     tokens: tl.int64,
     GATHER: tl.constexpr,
     SINGLE: tl.constexpr,
+    EARLY: tl.constexpr,
     PARTS: tl.constexpr,
     MIXES: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -165,13 +166,19 @@ def residual_mix_kernel(
     """out_x = x plus PARTS planes [tokens, WIDTH] float32; then `shift_mix_kernel` of out_x.
 
     GATHER: x is a table, of which token t takes row ids[t]. SINGLE: every row has one token. The
-    vectors, which nothing writes, are read before the kernel before has ended.
+    vectors, which nothing writes, are read before the kernel before has ended; the mixes too where
+    EARLY.
     """
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     keep = at < WIDTH
     w = tl.load(weight + at, mask=keep, other=0.0)
     b = tl.load(bias + at, mask=keep, other=0.0)
+    moves = ()
+    if EARLY:
+        # All at once: behind the store before it each would wait for the memory by itself.
+        for m in tl.static_range(MIXES):
+            moves += (tl.load(mixes + m * WIDTH + at, mask=keep, other=0.0),)
     await_previous(DEPENDENT)
     row = token if SINGLE else tl.load(rows + token)
     begin = token if SINGLE else tl.load(starts + row)
@@ -211,7 +218,7 @@ def residual_mix_kernel(
             h = h.to(out.dtype.element_ty).to(shift.dtype.element_ty).to(tl.float32)
     tl.store(out_x + token * WIDTH + at, value, mask=keep)
     for m in tl.static_range(MIXES):
-        mix = tl.load(mixes + m * WIDTH + at, mask=keep, other=0.0)
+        mix = moves[m] if EARLY else tl.load(mixes + m * WIDTH + at, mask=keep, other=0.0)
         mixed = h + (before - h) * mix
         here = (m * tokens + token) * WIDTH + at
         tl.store(out + here, mixed.to(out.dtype.element_ty), mask=keep)

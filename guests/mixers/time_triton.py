@@ -22,6 +22,8 @@ from statevisor.guests.mixers.wkv7_triton import HEAD, sigmoid
 #: Order of the vectors [H, 8, 64] that a head is described by.
 VECTORS = ("w0", "a0", "v0", "k_k", "k_a", "r_k", "ln_x_weight", "ln_x_bias")
 QUARTER = tl.constexpr(16)
+#: Rows at most of a program that walks over single tokens.
+MOST_TURNS = tl.constexpr(64)
 #: Vectors kept per token and head between the kernels of longer rows.
 KEYS = tl.constexpr(6)
 
@@ -162,8 +164,9 @@ def token_kernel(
 
     downs [N, PITCH]: r, k and v in the first 3 x 64 HEADS columns; ups [N, 4 x 64 HEADS]: w, a, g
     and v's gate; first: `downs` of the first layer, whose v the others mix in where GATED. STRIDE
-    is the bank's row stride in elements. A program walks over the rows of one head with a stride
-    of the programs per head; STAGES: rows that are under way at a time.
+    is the bank's row stride in elements. A program walks over the rows of one head, at most
+    MOST_TURNS, with a stride of the programs per head; STAGES: rows that are under way at a time,
+    with 1 a program has one row.
     """
     head = tl.program_id(0)
     width: tl.constexpr = HEADS * HEAD
@@ -179,11 +182,24 @@ def token_kernel(
     weight = tl.load(vector + 6 * HEAD)
     bias = tl.load(vector + 7 * HEAD)
     wide = tl.zeros((), tl.int64)
+    begin, each = tl.program_id(1), tl.num_programs(1)
     # Nothing writes the vectors; all else waits.
     await_previous(DEPENDENT)
-    for row in tl.range(tl.program_id(1), rows, tl.num_programs(1), num_stages=STAGES):
+    if STAGES > 1:
+        visited = begin + tl.arange(0, MOST_TURNS) * each
+        visits = tl.load(slots + tl.minimum(visited, rows - 1)).to(tl.int32)
+    for row in tl.range(begin, rows, each, num_stages=STAGES):
         token = wide + row
-        cell = state + tl.load(slots + token) * STRIDE + head * (HEAD * HEAD) + quarter
+        if STAGES > 1:
+            # Not asked for here: a load on whose result another hangs is one more that must come
+            # before anything is under way.
+            slot = wide + tl.sum(tl.where(visited == row, visits, 0), axis=0)
+            # Found anew, or the addresses would be kept from the row's first turn on.
+            home = wide + tl.max(tl.where(visited == row, visits, 0), axis=0)
+        else:
+            slot = tl.load(slots + token)
+            home = slot
+        cell = state + slot * STRIDE + head * (HEAD * HEAD) + quarter
         s0 = tl.load(cell)
         s1 = tl.load(cell + QUARTER * HEAD)
         s2 = tl.load(cell + 2 * QUARTER * HEAD)
@@ -203,6 +219,7 @@ def token_kernel(
         s1, y1 = _stepped(s1, *keys, vb)
         s2, y2 = _stepped(s2, *keys, vc)
         s3, y3 = _stepped(s3, *keys, vd)
+        cell = state + home * STRIDE + head * (HEAD * HEAD) + quarter
         tl.store(cell, s0)
         tl.store(cell + QUARTER * HEAD, s1)
         tl.store(cell + 2 * QUARTER * HEAD, s2)

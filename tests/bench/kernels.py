@@ -119,15 +119,15 @@ CUTS: dict[int, tuple[str, ...]] = {
 #: (rows under way, programs a multiprocessor, most registers) of the recurrence of single tokens.
 TIME_CUTS = (
     (1, 1024, None),
-    (1, 8, None),
-    (1, 10, 200),
-    (1, 12, 168),
-    (1, 16, 128),
     (2, 8, None),
-    (2, 10, 200),
-    (2, 12, 168),
-    (2, 16, 128),
+    (3, 8, None),
+    (4, 8, None),
+    (3, 6, None),
+    (3, 10, 200),
+    (3, 12, 168),
 )
+#: Those that are used, for few rows and for many.
+USED_CUTS = ((1, 1024, None), (rwkv7_fused.WALKED, rwkv7_fused.TIME_PROGRAMS, None))
 #: Rows and tokens of the prompts that are timed: by a graph, and in eager passes alone.
 GRAPHED = ((1, 128), (1, 512), (1, 1024), (1, 2048), (32, 32), (4, 256), (4, 512))
 #: Tokens and rows of graphs that prompts of other sizes are compared on.
@@ -391,7 +391,7 @@ def times(report: Report, limits: Ceilings) -> None:
     """The recurrence with the cuts that are used."""
     for rows, tokens in ((1, 1), (64, 1), (256, 1), (1, 512), (1, 1024), (32, 32), (4, 512)):
         for state in (torch.float16, torch.float32):
-            _recurrence(report, limits, rows, tokens, state, (TIME_CUTS[0], TIME_CUTS[5]))
+            _recurrence(report, limits, rows, tokens, state, USED_CUTS)
 
 
 def _mixes(report: Report, limits: Ceilings, rows: int) -> None:
@@ -794,7 +794,7 @@ def warm(geometries: Sequence[str], parts: Sequence[str]) -> None:
             for rows, tokens in ((1, 1), (256, 1), (1, 64), (1, 256)):
                 jobs.append(partial(_compile_pass, geometry, state, rows, tokens))
     if "times" in parts:
-        for cut, state in product((TIME_CUTS[0], TIME_CUTS[5]), (torch.float16, torch.float32)):
+        for cut, state in product(USED_CUTS, (torch.float16, torch.float32)):
             jobs.append(partial(_compile_recurrence, cut, state))
     if "kernels" in parts:
         for cut, state in product(TIME_CUTS, (torch.float16, torch.float32)):

@@ -128,8 +128,10 @@ def test_single_tokens_and_prompts_give_the_same_bits(make_guest, draw, state):
     assert not torch.equal(guest.bank.bytes[last], after[last])
 
 
-@pytest.mark.parametrize("walked", [0, 10**6])
-def test_how_programs_walk_over_rows_changes_no_bit(make_guest, draw, monkeypatch, walked):
+@pytest.mark.parametrize(("programs", "walked"), [(1, 3), (3, 2), (10**6, 3)])
+def test_how_programs_walk_over_rows_changes_no_bit(
+    make_guest, draw, monkeypatch, programs, walked
+):
     guest = make_guest(BF16, "F16", 600)
     fused, wkv = guest.model.fused, guest.bank.layers("wkv")[1]
     layer, *operands = recurrence(guest, draw, 600)
@@ -140,7 +142,7 @@ def test_how_programs_walk_over_rows_changes_no_bit(make_guest, draw, monkeypatc
     after = guest.bank.bytes.clone()
     guest.bank.bytes.copy_(before)
     monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.WALKED", walked)
-    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.TIME_PROGRAMS", 1)
+    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.TIME_PROGRAMS", programs)
     assert torch.equal(fused._recur(layer, *operands, wkv, batch), wanted)
     assert torch.equal(guest.bank.bytes[1:], after[1:])
 

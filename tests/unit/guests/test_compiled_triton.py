@@ -21,6 +21,7 @@ from statevisor.guests.families.rwkv7_fused import (  # noqa: E402
     FEW_PROMPT_WARPS,
     PROMPT_HEADS,
     PROMPT_WARPS,
+    WALKED,
 )
 from statevisor.guests.launch_triton import can_depend  # noqa: E402
 from statevisor.guests.linear_triton import linear_kernel  # noqa: E402
@@ -96,18 +97,18 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
     "residual single": (
         shift_triton.residual_mix_kernel,
         RESIDUAL,
-        {**RESIDUAL_SIZES, "SINGLE": True},
+        {**RESIDUAL_SIZES, "SINGLE": True, "EARLY": True},
         8,
     ),
     "residual mix": (
         shift_triton.residual_mix_kernel,
         RESIDUAL,
-        {**RESIDUAL_SIZES, "SINGLE": False},
+        {**RESIDUAL_SIZES, "SINGLE": False, "EARLY": False},
         8,
     ),
     "residual norm": (shift_triton.residual_norm_kernel, RESIDUAL, RESIDUAL_SIZES, 8),
     "token": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": 1}, 1),
-    "tokens walked": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": 2}, 1),
+    "tokens walked": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": WALKED}, 1),
     "token float32": (
         time_triton.token_kernel,
         {**TIME, "state": FLOAT},
@@ -181,12 +182,23 @@ def test_nothing_is_read_or_written_before_the_kernel_before_has_ended(name: str
     assert first.start() > wait
 
 
-@pytest.mark.parametrize(("name", "vectors"), [("token", 8), ("residual single", 2)])
+@pytest.mark.parametrize(("name", "vectors"), [("token", 8), ("residual single", 4)])
 def test_only_vectors_are_read_early(name: str, vectors: int) -> None:
     """As many loads as there are vectors, each of one instruction at this width."""
     code = compiled(name).asm["ptx"]
     early = code[: code.index("griddepcontrol.wait")]
     assert early.count("ld.global") == vectors
+
+
+def test_a_program_that_walks_has_the_copies_of_two_rows_under_way() -> None:
+    """The first wait for copies comes behind those of two rows, and lets the second's go on."""
+    code = compiled("tokens walked").asm["ptx"]
+    wait = re.search(r"cp\.async\.wait_group\s+(?:0x)?(\d+)", code)
+    assert wait
+    before = code[: wait.start()]
+    # a state of 64 x 64 in 16 bits takes one warp 16 copies of 16 bytes a lane
+    assert len(re.findall(r"cp\.async\.cg\.shared\.global [^;]*, 0x10,", before)) == 2 * 16
+    assert int(wait[1]) >= 4
 
 
 def test_weights_are_asked_for_before_the_turn() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from statevisor.guests.bank import Bank
-from statevisor.guests.families import rwkv7
+from statevisor.guests.families import rwkv7, rwkv7_fused
 from statevisor.guests.linear_triton import Tile
-from statevisor.guests.mixers import wkv7
+from statevisor.guests.mixers import time_triton, wkv7
 from statevisor.guests.ops_triton import TritonOps
 from statevisor.guests.prompt_graphs import PromptGraphs, PromptRows
 from statevisor.guests.stacks_triton import Region, Stack, Stacks, added, default_cut
@@ -65,6 +65,26 @@ def test_batch_split_slot_and_neighbours_change_no_bit(guest, make_batch):
     assert torch.equal(got, wanted)
     assert torch.equal(guest.bank.bytes[3], guest.bank.bytes[1])
     assert not guest.bank.bytes[5].any()
+
+
+def test_programs_that_walk_over_rows_give_the_bits_of_one_a_row(guest, make_batch, monkeypatch):
+    rows = [(slot, (slot + 3,)) for slot in (4, 1, 5, 2, 3)]
+    guest.feed(make_batch, [(slot, (9,)) for slot, _ in rows])
+    before = guest.bank.bytes.clone()
+    wanted, states = guest.feed(make_batch, rows), guest.bank.bytes.clone()
+    guest.bank.bytes.copy_(before)
+    monkeypatch.setattr(rwkv7_fused, "TIME_PROGRAMS", 2)
+    assert guest.model.fused._walk(5, ACT) == (rwkv7_fused.WALKED, 2)
+    assert torch.equal(guest.feed(make_batch, rows), wanted)
+    assert torch.equal(guest.bank.bytes, states)
+
+
+def test_no_program_walks_over_more_rows_than_it_can(guest):
+    fused, most = guest.model.fused, time_triton.MOST_TURNS.value
+    for rows in (9, 8 * most, 8 * most + 1, 5000):
+        _, each = fused._walk(rows, ACT)
+        assert rows <= each * most
+    assert fused._walk(8 * most, ACT) == (rwkv7_fused.WALKED, 8)
 
 
 def test_a_batch_filled_up_with_padding_gives_the_bits_of_its_own(guest, make_batch):
