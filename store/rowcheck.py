@@ -98,6 +98,13 @@ _RULES: tuple[tuple[str, str, str, str], ...] = (
         _RESTORE,
     ),
     (
+        "version_term",
+        """SELECT v.actor_id, v.seq, t.term FROM version_term t JOIN version v ON v.id = t.version
+           WHERE v.hidden OR v.created_us <> t.created_us""",
+        "it is found by {0}, out of its place or though it is an anchor",
+        "Searches may show it wrong; nothing else does. Restore a backup.",
+    ),
+    (
         "turn",
         """SELECT t.actor_id, NULL, t.id FROM turn t WHERE t.finish IS NULL AND NOT EXISTS
            (SELECT 1 FROM actor a WHERE a.id = t.actor_id AND a.turn_id = t.id)""",

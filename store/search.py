@@ -102,12 +102,10 @@ def _by_kind() -> Prepared:
 
 @cache
 def _by_terms(count: int, of_kind: bool) -> Prepared:
-    """Visible versions that have so many terms."""
+    """Versions that have so many terms; no anchor has any."""
     first = version_term.c
-    rows = (
-        select(first.created_us, version.c.id)
-        .join(version, version.c.id == first.version)
-        .where(first.term == bindparam("word0"), version.c.hidden.is_(False))
+    rows = select(first.created_us, first.version.label("id")).where(
+        first.term == bindparam("word0")
     )
     for n in range(1, count):
         more = version_term.alias(f"more{n}").c
@@ -121,7 +119,9 @@ def _by_terms(count: int, of_kind: bool) -> Prepared:
             .exists()
         )
     if of_kind:
-        rows = rows.where(version.c.op == bindparam("kind"))
+        rows = rows.join(version, version.c.id == first.version).where(
+            version.c.op == bindparam("kind")
+        )
     return Prepared(_between(rows, first.created_us, first.version))
 
 

@@ -101,6 +101,8 @@ async def test_nothing_is_wrong_with_a_healthy_folder(healthy: Path) -> None:
         ("head", "UPDATE actor SET next_seq = 7 WHERE id = 'act_a'"),
         ("version_place", "UPDATE version SET place = 1 WHERE actor_id = 'act_b'"),
         ("version_parent", "UPDATE version_parent SET parent = child"),
+        ("version_term", "UPDATE version SET hidden = 1 WHERE seq = 1 AND actor_id = 'act_a'"),
+        ("version_term", "UPDATE version_term SET created_us = 1"),
         ("turn", "UPDATE actor SET turn_id = NULL WHERE id = 'act_b'"),
         ("turn", "UPDATE turn SET finish = 'stop'"),
         ("root_missing", "DELETE FROM checkpoint WHERE segment = 2"),
