@@ -68,26 +68,28 @@ class Bank:
         self._row(slot).zero_()
         self._mark(slot)
 
-    def save(self, slot: int, out: memoryview) -> None:
-        """Copy a row to host memory; the copy is complete on return.
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
+        """Copy a row; with `start`, what `out` holds of it from that byte on; complete on return.
 
         No step on its way may have the slot.
         """
         with self._beside(slot):
-            torch.frombuffer(out, dtype=torch.uint8).copy_(self._row(slot))
+            torch.frombuffer(out, dtype=torch.uint8).copy_(self._part(slot, start, out.nbytes))
 
-    def load(self, slot: int, row: memoryview) -> None:
-        """Overwrite a slot with a row, which may be read-only; the copy is complete on return.
+    def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+        """Overwrite a slot with a row; with `start`, from there on with a part; complete on return.
 
-        No step on its way may have the slot.
+        The row may be read-only. No step on its way may have the slot.
         """
+        part = self._part(slot, start, row.nbytes)
         with self._beside(slot):
             if row.readonly:
                 # torch.frombuffer warns of memory it must not write: such rows take the staging.
-                memoryview(self._staging.numpy())[:] = row.cast("B")
-                self._row(slot).copy_(self._staging)
+                staged = self._staging[: row.nbytes]
+                memoryview(staged.numpy())[:] = row.cast("B")
+                part.copy_(staged)
             else:
-                self._row(slot).copy_(torch.frombuffer(row, dtype=torch.uint8))
+                part.copy_(torch.frombuffer(row, dtype=torch.uint8))
 
     def copy(self, source: int, targets: Sequence[int]) -> None:
         """Copy a row onto others; all targets at once."""
@@ -133,6 +135,14 @@ class Bank:
 
     def _row(self, slot: int) -> torch.Tensor:
         return self.bytes[self._check(slot)]
+
+    def _part(self, slot: int, start: int | None, nbytes: int) -> torch.Tensor:
+        if start is None:
+            return self._row(slot)
+        # a single byte would be copied to all of a longer part, and none to an empty one
+        if not 0 <= start <= self.layout.row_bytes - nbytes:
+            raise ValueError(f"bytes {start} to {start + nbytes} are not within a row")
+        return self._row(slot)[start : start + nbytes]
 
     def _view(self, name: str) -> torch.Tensor:
         family = self.layout.family(name)

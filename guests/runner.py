@@ -152,12 +152,12 @@ class Runner:
     def copy(self, source: int, targets: Sequence[int]) -> None:
         self.bank.copy(source, targets)
 
-    def load(self, slot: int, row: memoryview) -> None:
-        self.bank.load(slot, row)
+    def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+        self.bank.load(slot, row, start)
 
     # -- beside it -------------------------------------------------------------------------------
-    def save(self, slot: int, out: memoryview) -> None:
-        self.bank.save(slot, out)
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
+        self.bank.save(slot, out, start)
 
     # -- any thread ------------------------------------------------------------------------------
     def frames(self, count: int) -> memoryview:

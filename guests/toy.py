@@ -115,10 +115,15 @@ class ToyGuest:
     def clear(self, slot: int) -> None:
         self._bank[slot] = [0] * len(self._bank[slot])
 
-    def save(self, slot: int, out: memoryview) -> None:
-        out[:] = _ROW.pack(*self._bank[slot])
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
+        row = _ROW.pack(*self._bank[slot])
+        out[:] = row if start is None else row[start : start + len(out)]
 
-    def load(self, slot: int, row: memoryview) -> None:
+    def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+        if start is not None:
+            whole = bytearray(_ROW.pack(*self._bank[slot]))
+            whole[start : start + len(row)] = row
+            row = memoryview(whole)
         self._bank[slot] = list(_ROW.unpack(row))
 
     def copy(self, source: int, targets: Sequence[int]) -> None:

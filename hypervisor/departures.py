@@ -13,6 +13,7 @@ from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.engine import Engine
 from statevisor.hypervisor.errors import ImageCorrupt, QuotaExceeded
+from statevisor.hypervisor.filling import Filled, Filling
 from statevisor.hypervisor.image_ports import HostFrames
 from statevisor.hypervisor.lifecycle import Event
 from statevisor.hypervisor.ports import Guest, Meter
@@ -74,20 +75,29 @@ class Departures:
             return
         self._check_room()
         async with self._staging.row() as row:
-            assert actor.slot is not None
-            self._apply(actor, Event.HIBERNATE)
-            absorbed = actor.absorbed
-            try:
-                _, pending = await asyncio.gather(
-                    self._engine.beside(self._guest.save, actor.slot, row),
-                    self._wanted(actor, absorbed),
-                )
-            except BaseException:
-                self._apply(actor, Event.FAILED)
-                raise
-            self._apply(actor, Event.SAVED)
-            if pending is not None:
-                await self._write(actor, row, absorbed, pending)
+            await self._depart(actor, row)
+
+    async def _depart(self, actor: Actor, row: memoryview) -> None:
+        """By way of a row of host memory: what of it is copied is written while the rest is."""
+        assert actor.slot is not None
+        self._apply(actor, Event.HIBERNATE)
+        filling = Filling()
+        saving = self._engine.beside(filling.fill, self._guest.save, actor.slot, row)
+        keeping = asyncio.create_task(self._keep(actor, row, actor.absorbed, filling.wait))
+        try:
+            await saving
+        except BaseException:
+            keeping.cancel()  # the slot may be another's before it is copied: no name for such
+            self._apply(actor, Event.FAILED)
+            await asyncio.gather(keeping, return_exceptions=True)
+            raise
+        self._apply(actor, Event.SAVED)
+        await keeping
+
+    async def _keep(self, actor: Actor, row: Row, absorbed: int, filled: Filled) -> None:
+        pending = await self._wanted(actor, absorbed)
+        if pending is not None:
+            await self._write(actor, row, absorbed, pending, filled)
 
     async def demote(self, actor: Actor) -> None:
         """From a frame onto the disk. Raises: QuotaExceeded (it stays in its frame), Unavailable.
@@ -133,11 +143,16 @@ class Departures:
         return None
 
     async def _write(
-        self, actor: Actor, row: Row, absorbed: int, pending: tuple[int, ...]
+        self,
+        actor: Actor,
+        row: Row,
+        absorbed: int,
+        pending: tuple[int, ...],
+        filled: Filled | None = None,
     ) -> ImageRef:
         place = actor.segment, actor.record.position
         meta = self._states.meta(place[1], absorbed, pending)
-        made = await self._states.keep(*place, row, meta)
+        made = await self._states.keep(*place, row, meta, filled)
         actor.is_imaged(*place, made)
         return made
 

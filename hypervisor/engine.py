@@ -33,6 +33,19 @@ class Engine:
         """Run what only reads slots that no step on its way has; steps go on meanwhile."""
         return await self._copies.run(partial(call, *args, **kwargs))
 
+    def part(
+        self, call: Callable[[], T], tell: Callable[[T | None, BaseException | None], object]
+    ) -> None:
+        """Have one call run on the engine thread, from any thread once `begin` has been called.
+
+        `tell` is called on the event loop with its result, or what it raised.
+        """
+        self._steps.give(call, tell)
+
+    def begin(self) -> None:
+        """Start the engine's thread."""
+        self._steps.begin()
+
     async def settled(self) -> None:
         """Wait for every call that was handed over before."""
         await self._steps.run(_nothing)

@@ -34,11 +34,15 @@ class Hands:
         self, work: Callable[[], T], tell: Callable[[T | None, BaseException | None], object]
     ) -> None:
         """Have it done; `tell` is called on the event loop with its result, or what it raised."""
+        self.begin()
+        self._work.put((work, tell))
+
+    def begin(self) -> None:
+        """Start the threads; from then on any thread may give."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             for thread in self._threads:
                 thread.start()
-        self._work.put((work, tell))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Have it done and wait for it; a caller that is cancelled waits no longer."""

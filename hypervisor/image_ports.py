@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from statevisor.hypervisor.filling import Filled, Reached
 from statevisor.hypervisor.layout import Fingerprints, Layout
 from statevisor.hypervisor.records import (
     ImageRef,
@@ -33,16 +34,22 @@ class Extent(NamedTuple):
 class Images(Protocol):
     """Durable images in slab files."""
 
-    async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
+    async def put(self, row: memoryview, meta: ImageMeta, filled: Filled | None = None) -> ImageRef:
         """Write one image; when it returns the bytes are durable and unnamed.
 
+        `filled`: the row is still being filled by another thread, and this waits for its bytes.
         The same state gives the same digest; whether an image of that digest is stored already is
         the caller's to ask. Raises: OSError never: a failed fsync stops the process.
         """
         ...
 
-    async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
-        """Read the row into `out`, digest checked. Raises: ImageCorrupt, IncompatibleImage."""
+    async def get(
+        self, ref: ImageRef, out: memoryview, reached: Reached | None = None
+    ) -> ImageMeta:
+        """Read the row into `out`, every bit checked. Raises: ImageCorrupt, IncompatibleImage.
+
+        `reached` may be told how many bytes of it are there, before they are checked.
+        """
         ...
 
     def digest(self, row: memoryview, meta: ImageMeta) -> str:

@@ -159,12 +159,15 @@ class Guest(Protocol):
         """Make the slot the empty state (no token absorbed)."""
         ...
 
-    def save(self, slot: int, out: memoryview) -> None:
-        """Copy the slot's row into `out` (`layout.row_bytes` long); modifies nothing else."""
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
+        """Copy the slot's row into `out`; with `start`, what `out` holds of it from that byte on.
+
+        Modifies nothing else.
+        """
         ...
 
-    def load(self, slot: int, row: memoryview) -> None:
-        """Overwrite the slot with a row."""
+    def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+        """Overwrite the slot with a row; with `start`, its bytes from there on with a part."""
         ...
 
     def copy(self, source: int, targets: Sequence[int]) -> None:

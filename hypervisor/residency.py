@@ -30,6 +30,7 @@ from statevisor.hypervisor.feed import NotFinite
 from statevisor.hypervisor.image_ports import HostFrames, ImageMeta, Images
 from statevisor.hypervisor.lifecycle import Effect, Event, Power
 from statevisor.hypervisor.lineage import same_state
+from statevisor.hypervisor.loading import Loading
 from statevisor.hypervisor.loop import StepLoop
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.prefetch import Prefetch
@@ -348,10 +349,11 @@ class Residency:
         """Load the image of a position into a slot. Raises: ImageCorrupt, IncompatibleImage."""
         at, ref = found
         async with self._staging.row() as row:
-            meta = await self.states.read_into(ref, row)
+            loading = Loading(self._engine, self._guest, slot, row)
+            meta = await self.states.read_into(ref, row, loading.reach)
             if meta.position != at:
                 raise ImageCorrupt(f"the image of position {at} is one of position {meta.position}")
-            await self._engine.run(self._guest.load, slot, row)
+            await loading.whole()
         return meta
 
     async def _same_build(self, actor: Actor) -> None:

@@ -9,6 +9,7 @@ from statevisor.hypervisor.catalog_port import Catalog
 from statevisor.hypervisor.checkpoints import CheckpointPolicy
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import ImageCorrupt, IncompatibleImage, StatevisorError
+from statevisor.hypervisor.filling import Filled, Reached
 from statevisor.hypervisor.image_ports import ImageMeta, Images
 from statevisor.hypervisor.ports import Clock, Guest, Meter
 from statevisor.hypervisor.records import ImageRef
@@ -67,13 +68,18 @@ class States:
         row = bytearray(self._guest.layout.row_bytes)
         return row, await self.read_into(ref, memoryview(row))
 
-    async def read_into(self, ref: ImageRef, row: memoryview) -> ImageMeta:
-        """As `read`, into memory of the caller; its bytes are undefined if this raises."""
+    async def read_into(
+        self, ref: ImageRef, row: memoryview, reached: Reached | None = None
+    ) -> ImageMeta:
+        """As `read`, into memory of the caller; its bytes are undefined if this raises.
+
+        `reached` is told of bytes that are there, before they are checked.
+        """
         mine = self._guest.fingerprints
         if ref.layout != mine.layout or ref.weights != mine.weights:
             raise IncompatibleImage(f"image {ref.digest} belongs to another model")
         try:
-            return await self._images.get(ref, row)
+            return await self._images.get(ref, row, reached)
         except ImageCorrupt:
             self._meter.count("image_checksum_failures_total")
             raise
@@ -109,9 +115,19 @@ class States:
             if actor.segment == segment:
                 actor.imaged = max(actor.imaged, position)
 
-    async def keep(self, segment: int, position: int, row: Row, meta: ImageMeta) -> ImageRef:
-        """Make one row durable and name it as the image of a place; returns the one it has."""
-        made = await self._put(row, meta)
+    async def keep(
+        self,
+        segment: int,
+        position: int,
+        row: Row,
+        meta: ImageMeta,
+        filled: Filled | None = None,
+    ) -> ImageRef:
+        """Make one row durable and name it as the image of a place; returns the one it has.
+
+        `filled` waits for bytes of a row that is still being filled.
+        """
+        made = await self._put(row, meta, filled)
         kept = await self._catalog.keep_image(segment, position, made)
         if kept != made:
             self._images.free(made)
@@ -126,13 +142,13 @@ class States:
         self._images.free(made)
         return known
 
-    async def _put(self, row: Row, meta: ImageMeta) -> ImageRef:
+    async def _put(self, row: Row, meta: ImageMeta, filled: Filled | None = None) -> ImageRef:
         """Write a row.
 
         Equal states at two places are rare, and to hash first would take as long as to write: so
         it is written while it is hashed, and given back if it is known.
         """
         began = self._clock.monotonic()
-        made = await self._images.put(memoryview(row), meta)
+        made = await self._images.put(memoryview(row), meta, filled)
         self.checkpoints.wrote(made.length, self._clock.monotonic() - began)
         return made

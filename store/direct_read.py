@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from statevisor.hypervisor.errors import ImageCorrupt
+from statevisor.hypervisor.filling import Reached
 from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store.codec import ALIGN
@@ -59,10 +60,16 @@ class _Begun(NamedTuple):
 class DirectRead:
     """One image to be read into aligned memory. Slow: for a worker thread."""
 
-    def __init__(self, ref: ImageRef, head_bytes: int, out: memoryview) -> None:
-        """The image is a header of `head_bytes` and the row, which goes to `out`."""
+    def __init__(
+        self, ref: ImageRef, head_bytes: int, out: memoryview, reached: Reached | None = None
+    ) -> None:
+        """The image is a header of `head_bytes` and the row, which goes to `out`.
+
+        `reached` is told how many bytes of the row are there, before they are checked.
+        """
         self._ref = ref
         self._out = out
+        self._reached = reached
         first = header_bytes(ref.nbytes)
         # one block for all that is not the row: the extent's header, the image's, the last page
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -113,4 +120,8 @@ class DirectRead:
         got = files.read(fd, run, where)
         if got != sum(map(len, run)):
             raise ImageCorrupt(f"cut off behind {where + got - self._ref.offset} bytes")
+        if self._reached is not None:
+            row_at = self._ref.offset + len(self._header) + len(self._head)
+            whole = len(self._out) // ALIGN * ALIGN  # the rest goes to its place at the end
+            self._reached(min(where + got - row_at, whole))
         return where + got

@@ -2,6 +2,8 @@
 
 A row in memory that begins on a page can pass the page cache by. Nobody copies it then, and the
 disk has it when the write returns: the sync behind it asks only for what the disk itself caches.
+
+A row may still be on its way from a slot: what has come is written while the rest comes.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import mmap
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from statevisor.hypervisor.filling import Filled
 from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import codec
 from statevisor.store.codec import ALIGN
-from statevisor.store.digest import PIECE_BYTES, ImageHash, pieces
+from statevisor.store.digest import PIECE_BYTES, ImageHash
 from statevisor.store.extent import ExtentHeader, header_bytes
 from statevisor.store.extent_io import hash_image
 from statevisor.store.files import Files
@@ -45,13 +48,18 @@ class ExtentWrite:
         meta: ImageMeta,
         generation: int,
         *,
+        filled: Filled | None = None,
         direct: bool = False,
     ) -> None:
-        """The image is a header of `head_bytes` and the row; `direct`: past the page cache."""
+        """The image is a header of `head_bytes` and the row; `direct`: past the page cache.
+
+        `filled` waits for bytes of the row; None: all are there.
+        """
         self._place = place
         self._row = row
         self._meta = meta
         self._generation = generation
+        self._filled = filled or (lambda least: len(row))
         self._direct = direct
         self._nbytes = head_bytes + len(row)
         first = header_bytes(self._nbytes)
@@ -64,7 +72,7 @@ class ExtentWrite:
     def past_the_cache(self) -> ExtentWrite:
         """The same, for a descriptor that is open with O_DIRECT; the row begins on a page."""
         args = (self._place, self._row, len(self._head), self._meta, self._generation)
-        return ExtentWrite(*args, direct=True)
+        return ExtentWrite(*args, filled=self._filled, direct=True)
 
     @property
     def large(self) -> bool:
@@ -72,48 +80,48 @@ class ExtentWrite:
         return self._place.length > PIECE_BYTES
 
     def hashed(self) -> Hashed:
-        """The header of the image, and the hash of both."""
+        """The header of the image, and the hash of both. Raises what `filled` does."""
+        self._filled(len(self._row))
         head = codec.encode_header(self._meta, self._row)
         return Hashed(head, hash_image([memoryview(head), self._row]))
 
-    def run(
-        self,
-        files: Files,
-        fd: int,
-        hashed_by: Callable[[], Hashed],
-        between: Callable[[], object] | None = None,
-    ) -> ImageRef:
-        """Write the row and then both headers, not synced. Raises: OSError.
+    def run(self, files: Files, fd: int, hashed: Callable[[], Hashed]) -> ImageRef:
+        """Write the row and then both headers, not synced. Raises: OSError."""
+        self.write_row(files, fd)
+        return self.write_headers(files, fd, hashed())
 
-        `hashed_by` gives the hash, or waits for who hashes the row meanwhile; `between` is called
-        when the row is written.
+    def write_row(self, files: Files, fd: int) -> None:
+        """Write in runs that the disk begins with at once, so that it works while others hash.
+
+        Raises: OSError, and what `filled` does.
         """
-        try:
-            self._write_row(files, fd)
-            if between is not None:
-                between()
-        finally:
-            hashed = hashed_by()  # the caller's memory is in use until then
+        size, done = len(self._row), 0
+        start = self._place.offset + len(self._heads)
+        most = DIRECT_RUN_BYTES if self._direct else RUN_BYTES
+        while done < size:
+            there = self._filled(min(done + ALIGN, size))
+            whole = there if there == size else there // ALIGN * ALIGN
+            stop = min(whole, done + most)
+            files.write(fd, self._cut(done, stop), start + done)
+            if not self._direct and size > most:
+                files.begin_sync(fd, start + done, stop - done)
+            done = stop
+
+    def _cut(self, start: int, stop: int) -> list[memoryview]:
+        """A run of the row, in whole pages: the last bytes share theirs with zeros, in the tail."""
+        rest = stop % ALIGN
+        if not rest:
+            return [self._row[start:stop]]
+        self._tail[:rest] = self._row[stop - rest : stop]
+        return [part for part in (self._row[start : stop - rest], self._tail) if part]
+
+    def write_headers(self, files: Files, fd: int, hashed: Hashed) -> ImageRef:
+        """Write what makes the row an image, once the row is written. Raises: OSError."""
         header = self._describe(hashed.image)
         self._heads[: -len(self._head)] = header.pack()
         self._head[:] = hashed.head
         files.write(fd, [self._heads], self._place.offset)
         return header.ref
-
-    def _write_row(self, files: Files, fd: int) -> None:
-        """Write in runs that the disk begins with at once, so that it works while others hash."""
-        whole = len(self._row) // ALIGN * ALIGN
-        rest = len(self._row) - whole  # shares its page with zeros: it goes by way of the tail
-        self._tail[:rest] = self._row[whole:]
-        parts = [self._row[:whole], self._tail[: ALIGN if rest else 0]]
-        runs = list(pieces(parts, DIRECT_RUN_BYTES if self._direct else RUN_BYTES))
-        where = self._place.offset + len(self._heads)
-        for run in runs:
-            files.write(fd, run, where)
-            nbytes = sum(map(len, run))
-            if len(runs) > 1 and not self._direct:
-                files.begin_sync(fd, where, nbytes)
-            where += nbytes
 
     def _describe(self, hashed: ImageHash) -> ExtentHeader:
         place, prints = self._place, self._meta.fingerprints

@@ -20,6 +20,7 @@ from statevisor.hypervisor.errors import (
     StatevisorError,
     Unavailable,
 )
+from statevisor.hypervisor.filling import Filled, Reached
 from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.records import ImageRef
@@ -111,20 +112,26 @@ class SlabImages:
         """Whether an image of such a row can be written within the budget and the disk."""
         return self._slabs.fits(extent_bytes(row_bytes + codec.ALIGN))
 
-    async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
+    async def get(
+        self, ref: ImageRef, out: memoryview, reached: Reached | None = None
+    ) -> ImageMeta:
         """Read the row into `out`, whose bytes are undefined if this raises.
 
         Every bit is checked by the checksums; `verify` and `export` work out the digest as well.
-        Raises: ImageCorrupt (names slab, offset and the damaged part), IncompatibleImage.
+        `reached` is told, on another thread, how many bytes are there and not yet checked; 0: they
+        are read anew. Raises: ImageCorrupt (names slab, offset and the damaged part),
+        IncompatibleImage.
         """
         out = out.cast("B")
         with self._reading(ref) as slab:
             if slab.direct is not None and suits(out):
                 with suppress(OSError):  # then as below, which says what is wrong
-                    reading = DirectRead(ref, _head_bytes(ref, out), out)
+                    reading = DirectRead(ref, _head_bytes(ref, out), out, reached)
                     return await self._workers.run(
                         reading.run, self.files, slab.direct, self._workers.offer
                     )
+                if reached is not None:
+                    reached(0)
             return await self._workers.run(_read_row, self.files, slab.fd, ref, out)
 
     async def export(self, ref: ImageRef) -> bytes:
@@ -188,11 +195,12 @@ class SlabImages:
                     self._give(place)
 
     # -- changing --------------------------------------------------------------------------------
-    async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
+    async def put(self, row: memoryview, meta: ImageMeta, filled: Filled | None = None) -> ImageRef:
         """Write one image; when it returns the bytes are durable and unnamed.
 
-        The row must not change until then; a cancelled call too ends only when its writer has.
-        Raises: Unavailable (the disk is full or fails), QuotaExceeded.
+        `filled` waits for bytes of a row that is still being filled, on another thread. What is
+        there must not change; a cancelled call too ends only when its writer has.
+        Raises: Unavailable (the disk is full or fails), QuotaExceeded; what `filled` does.
         """
         row = _checked(row, meta)
         head_bytes = codec.encoded_bytes(meta)
@@ -200,7 +208,8 @@ class SlabImages:
         self._generation += 1
         self._births[place.slab, place.offset] = self._generation
         try:
-            written = await self._write(place, row, head_bytes, meta, self._generation)
+            writing = ExtentWrite(place, row, head_bytes, meta, self._generation, filled=filled)
+            written = await self._write(writing, place.slab, direct=suits(row))
             if not written.durable:
                 await self._group(place.slab).wait()
         except OSError as error:
@@ -233,12 +242,9 @@ class SlabImages:
         self._slabs.check()
         assert all(self._readers[place] for place in self._freed), "a freed extent was forgotten"
 
-    async def _write(
-        self, place: Place, row: memoryview, head_bytes: int, meta: ImageMeta, generation: int
-    ) -> Written:
-        slab = self._slab(place.slab)
-        writing = ExtentWrite(place, row, head_bytes, meta, generation)
-        if slab.direct is not None and suits(row):
+    async def _write(self, writing: ExtentWrite, slab_id: int, *, direct: bool) -> Written:
+        slab = self._slab(slab_id)
+        if slab.direct is not None and direct:
             try:
                 return await self._run(slab.id, slab.direct, writing.past_the_cache())
             except OSError as error:
@@ -249,13 +255,14 @@ class SlabImages:
     async def _run(self, slab_id: int, fd: int, writing: ExtentWrite) -> Written:
         files, group, hashed = self.files, self._group(slab_id), Shared(writing.hashed)
 
-        def sync_row() -> None:
-            if not hashed.done:  # the disk would have nothing to do
-                group.lead()
-
         def write() -> Written:
-            ref = writing.run(files, fd, hashed, sync_row if writing.large else None)
-            return Written(ref, group.lead())
+            try:
+                writing.write_row(files, fd)
+                if writing.large and not hashed.done:  # else the disk would have nothing to do
+                    group.lead()
+            finally:
+                hashed()  # the caller's memory is in use until then
+            return Written(writing.write_headers(files, fd, hashed()), group.lead())
 
         # The disk first: whoever hashes keeps a processor from who only waits.
         written = self._workers.begin(write)

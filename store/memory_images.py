@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 from statevisor.hypervisor.errors import ImageCorrupt, QuotaExceeded, StatevisorError
+from statevisor.hypervisor.filling import Filled, Reached
 from statevisor.hypervisor.image_ports import Extent, ImageMeta
 from statevisor.hypervisor.layout import Fingerprints
 from statevisor.hypervisor.records import ImageRef
@@ -29,8 +31,10 @@ class MemoryImages:
         """Whether an image of such a row can be kept."""
         return self.used_bytes + _aligned(codec.ALIGN + row_bytes) <= self.capacity_bytes
 
-    async def put(self, row: memoryview, meta: ImageMeta) -> ImageRef:
-        """Keep one image. Raises: QuotaExceeded."""
+    async def put(self, row: memoryview, meta: ImageMeta, filled: Filled | None = None) -> ImageRef:
+        """Keep one image. Raises: QuotaExceeded; what `filled` does."""
+        if filled is not None:
+            await asyncio.to_thread(filled, len(row))
         if not self.fits(len(row.cast("B"))):
             raise QuotaExceeded(f"the images may use {self.capacity_bytes} bytes")
         file = _file(row, meta)
@@ -48,7 +52,9 @@ class MemoryImages:
         self.files[ref.offset], self._refs[ref.offset] = bytearray(file), ref
         return ref
 
-    async def get(self, ref: ImageRef, out: memoryview) -> ImageMeta:
+    async def get(
+        self, ref: ImageRef, out: memoryview, reached: Reached | None = None
+    ) -> ImageMeta:
         """Read the row into `out`. Raises: ImageCorrupt, IncompatibleImage."""
         file, out = memoryview(await self.export(ref)), out.cast("B")
         meta = codec.read_header(file, len(file))

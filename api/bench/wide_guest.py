@@ -41,13 +41,15 @@ class WideGuest(ToyGuest):
         super().clear(slot)
         self._row_of(slot)[:] = self._noise
 
-    def save(self, slot: int, out: memoryview) -> None:
-        super().save(slot, out[: self._core.row_bytes])
-        _copy(self._row_of(slot), out[self._core.row_bytes :])
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
+        core, noise, at = self._cut(out, start or 0)
+        super().save(slot, core, start)
+        _copy(self._row_of(slot)[at : at + len(noise)], noise)
 
-    def load(self, slot: int, row: memoryview) -> None:
-        super().load(slot, row[: self._core.row_bytes])
-        _copy(row[self._core.row_bytes :], self._row_of(slot))
+    def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+        core, noise, at = self._cut(row, start or 0)
+        super().load(slot, core, start)
+        _copy(noise, self._row_of(slot)[at : at + len(noise)])
 
     def copy(self, source: int, targets: Sequence[int]) -> None:
         super().copy(source, targets)
@@ -56,6 +58,11 @@ class WideGuest(ToyGuest):
 
     def frames(self, count: int) -> memoryview:
         return pages(count * self.layout.row_bytes)
+
+    def _cut(self, part: memoryview, start: int) -> tuple[memoryview, memoryview, int]:
+        """What of a part is the toy's, and what is noise, and where in the noise."""
+        border = max(self._core.row_bytes - start, 0)
+        return part[:border], part[border:], max(start - self._core.row_bytes, 0)
 
     def _row_of(self, slot: int) -> memoryview:
         """The noise of a slot, where it would lie in a bank of whole rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -118,6 +119,22 @@ def test_slots_outside_the_plan_are_not_touched(guest: Guest) -> None:
     before = {slot: row(guest, slot) for slot in range(2, SLOTS + 1)}
     feed(guest, {1: tokens(4, 20)})
     assert {slot: row(guest, slot) for slot in before} == before
+
+
+def test_rows_move_part_by_part_as_they_do_whole(guest: Guest) -> None:
+    fresh(guest, 1, 2)
+    feed(guest, {1: tokens(5, 11)})
+    saved, size = row(guest, 1), guest.layout.row_bytes
+    cuts = [0, 1, size // 2 + 3, size]
+    for start, stop in itertools.pairwise(cuts):
+        part = bytearray(stop - start)
+        guest.save(1, memoryview(part), start)
+        assert part == saved[start:stop]
+        before = row(guest, 2)
+        guest.load(2, memoryview(part), start)
+        assert row(guest, 2) == before[:start] + saved[start:stop] + before[stop:]
+    assert row(guest, 2) == saved
+    assert row(guest, 1) == saved
 
 
 def test_rows_move_without_change(guest: Guest) -> None:

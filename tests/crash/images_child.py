@@ -25,12 +25,14 @@ from typing import Any
 
 from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
+from statevisor.store import extent_write
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
 from statevisor.store.slabs import SlabConfig
 
 CONFIG = SlabConfig(slab_bytes=128 * 1024, step_bytes=32 * 1024, threads=2)
 SIZES = (8, 20_000, 60_000, 300_000)  # the last needs a slab of its own, and no page cache
+extent_write.PIECE_BYTES = SIZES[-1]  # type: ignore[misc]  # and is hashed by another thread
 WATCHED = (
     "images.py",
     "extent_io.py",

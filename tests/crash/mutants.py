@@ -25,10 +25,9 @@ def no_slab_sync() -> None:
 def row_first() -> None:
     """The catalog's row comes first, the bytes of its image later."""
 
-    async def later(self: Any, place: Any, *about: Any) -> Any:
-        writing = images.ExtentWrite(place, *about)
-        hashed = writing.hashed()
-        fd = self._slab(place.slab).fd
+    async def later(self: Any, writing: Any, slab_id: int, *, direct: bool) -> Any:
+        hashed = await self._workers.run(writing.hashed)
+        fd = self._slab(slab_id).fd
         ref = writing.run(Nowhere(), fd, lambda: hashed)
 
         async def bytes_at_last() -> None:

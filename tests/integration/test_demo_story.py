@@ -122,8 +122,8 @@ def nobody_is_batched(toy: Any, patch: Any) -> dict[str, Any]:
 @breaks("fork_isolation")
 def a_copied_slot_is_shared(toy: Any, patch: Any) -> dict[str, Any]:
     class Guest(toy):
-        def load(self, slot: int, row: memoryview) -> None:
-            super().load(slot, row)
+        def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+            super().load(slot, row, start)
             key = bytes(row)
             self._bank[slot] = self.__dict__.setdefault("shared", {}).setdefault(
                 key, self._bank[slot]
@@ -171,7 +171,7 @@ def a_frame_forgets_a_bit(toy: Any, patch: Any) -> dict[str, Any]:
 @breaks("hibernate_nvme_exact")
 def an_image_forgets_a_bit(toy: Any, patch: Any) -> dict[str, Any]:
     class Images(MemoryImages):
-        async def get(self, ref: ImageRef, out: memoryview) -> Any:
+        async def get(self, ref: ImageRef, out: memoryview, reached: Any = None) -> Any:
             meta = await super().get(ref, out)
             out.cast("B")[0] ^= 1
             return meta

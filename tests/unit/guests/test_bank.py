@@ -130,6 +130,17 @@ def test_a_row_of_another_size_is_refused() -> None:
         bank.save(1, memoryview(bytearray(short)))
 
 
+@pytest.mark.parametrize(("start", "size"), [(-1, 8), (8, 0), (1, 0), (0, -8)])
+def test_a_part_that_is_not_within_a_row_is_refused(start: int, size: int) -> None:
+    bank = Bank(layout_of(1), slots=2)
+    part = memoryview(bytearray(size if size > 0 else bank.layout.row_bytes - size))
+    before = bank.bytes.clone()
+    for move in (bank.load, bank.save):
+        with pytest.raises(ValueError, match="not within a row"):
+            move(1, part, start)
+    assert torch.equal(bank.bytes, before)
+
+
 def test_every_row_and_family_is_aligned() -> None:
     bank = Bank(layout_of(4), slots=3)
     for view in bank.views.values():

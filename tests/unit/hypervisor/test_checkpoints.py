@@ -130,7 +130,7 @@ async def test_a_checkpoint_that_fails_costs_the_turn_nothing(world: Any) -> Non
     await world.create("a")
     await world.create("twin")
 
-    async def full(row: Any, meta: Any) -> Any:
+    async def full(*_: Any) -> Any:
         raise Unavailable("the disk is full")
 
     put, world.images.put = world.images.put, full

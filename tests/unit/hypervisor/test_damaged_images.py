@@ -21,6 +21,22 @@ from statevisor.hypervisor.errors import ActorQuarantined, ImageCorrupt
 from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.states import States
 from statevisor.hypervisor.vocab import Rng, Tier
+from statevisor.store.memory_images import MemoryImages
+
+
+class Eager(MemoryImages):
+    """Tells what it has read before it finds it damaged."""
+
+    async def get(self, ref: Any, out: memoryview, reached: Any = None) -> Any:
+        assert reached is not None
+        out[:] = b"?" * len(out)
+        await asyncio.to_thread(reached, len(out) // 2)
+        await asyncio.to_thread(reached, len(out))
+        try:
+            return await super().get(ref, out)
+        finally:
+            reached(0)
+
 
 STORY = "once upon a time there was a fox"
 HALF = Mutation(rule="decay", params={"alpha": 0.5})
@@ -62,6 +78,25 @@ async def test_what_a_replay_can_make_is_made_again(
     assert "not served, and made again" in caplog.text
     assert (await world.visor.actor("a")).status == "idle"
     assert await world.catalog.image(ref.digest) is None, "it has lost its name"
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["from an older image", "from the beginning"])
+async def test_what_was_loaded_before_it_was_found_damaged_leaves_nothing(
+    worlds: Callable[..., Any], older: bool
+) -> None:
+    world = await worlds(images=Eager())
+    for name in ("a", "twin"):
+        await world.create(name, STORY)
+    if older:
+        await lay_down(world, "a")
+        await world.visor.resume(Resume(actor="a"))
+    await world.say("a")
+    await world.say("twin")
+    await lay_down(world, "a")
+    await damage(world, "a")
+
+    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
+    assert failures(world) == 1
 
 
 async def test_its_place_gets_a_whole_image_again(world: Any) -> None:

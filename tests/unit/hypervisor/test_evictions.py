@@ -36,15 +36,15 @@ class SlowDisk(MemoryImages):
         self.gate.set()
         self.puts = self.gets = 0
 
-    async def put(self, row: memoryview, meta: Any) -> Any:
+    async def put(self, row: memoryview, meta: Any, filled: Any = None) -> Any:
         self.puts += 1
         await self.gate.wait()
-        return await super().put(row, meta)
+        return await super().put(row, meta, filled)
 
-    async def get(self, ref: Any, out: memoryview) -> Any:
+    async def get(self, ref: Any, out: memoryview, reached: Any = None) -> Any:
         self.gets += 1
         await self.gate.wait()
-        return await super().get(ref, out)
+        return await super().get(ref, out, reached)
 
 
 async def tier_of(world: Any, name: str) -> Tier:
@@ -117,7 +117,7 @@ async def test_a_state_whose_image_is_there_leaves_without_a_write_or_a_copy(
     await world.visor.hibernate(Hibernate(actor="a", tier=Tier.NVME))
     await world.visor.resume(Resume(actor="a"))
     puts, saves, save = world.images.puts, [], world.guest.save
-    world.guest.save = lambda slot, out: (saves.append(slot), save(slot, out))
+    world.guest.save = lambda slot, *out: (saves.append(slot), save(slot, *out))
     await world.visor.hibernate(Hibernate(actor="a", tier=Tier.NVME))
     assert (world.images.puts, saves) == (puts, [])
     await world.visor.resume(Resume(actor="a"))

@@ -254,10 +254,10 @@ class SlowCopy(Ahead):
         self.copying, self.go = threading.Event(), threading.Event()
         self.go.set()
 
-    def save(self, slot: int, out: memoryview) -> None:
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
         self.copying.set()
         assert self.go.wait(20)
-        super().save(slot, out)
+        super().save(slot, out, start)
 
 
 async def test_others_go_on_while_a_slot_is_copied(worlds: Callable[..., Any]) -> None:
@@ -286,7 +286,7 @@ async def test_others_go_on_while_a_slot_is_copied(worlds: Callable[..., Any]) -
 class BadCopy(Ahead):
     """Slots cannot be copied to the host."""
 
-    def save(self, slot: int, out: memoryview) -> None:
+    def save(self, slot: int, out: memoryview, start: int | None = None) -> None:
         raise RuntimeError("device lost")
 
 

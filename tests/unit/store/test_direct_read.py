@@ -234,3 +234,36 @@ def test_memory_that_begins_on_a_page_is_told_from_other():
     assert direct_read.is_aligned(memory)
     assert direct_read.is_aligned(memory[4096:])
     assert not direct_read.is_aligned(memory[512:])
+
+
+async def test_what_has_come_is_told_before_it_is_checked(images, tmp_path, files, meta, make_row):
+    row, out = make_row(meta, 3), pages(meta.layout.row_bytes)
+    ref = await images.put(row, meta)
+    flip(tmp_path, ref, 4096 + 5)
+    told = []
+
+    def reached(nbytes):
+        told.append((nbytes, out[:nbytes] == row[:nbytes]))
+
+    with pytest.raises(ImageCorrupt):
+        await images.get(ref, out, reached)
+    whole = len(row) // 4096 * 4096
+    assert told == [(2 * MIB - 4096, True), (whole, True)]
+
+
+async def test_who_was_told_of_bytes_is_told_that_they_are_read_anew(
+    images, files, meta, make_row, monkeypatch
+):
+    row, out, told = make_row(meta, 3), pages(meta.layout.row_bytes), []
+    ref = await images.put(row, meta)
+    read = files.read
+
+    def half(fd, buffers, offset):
+        if fd in files.direct and offset > ref.offset:
+            raise OSError(5, "I/O error")
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(files, "read", half)
+    assert await images.get(ref, out, told.append) == meta
+    assert told == [2 * MIB - 4096, 0]
+    assert out == row

@@ -230,18 +230,3 @@ def test_a_failing_disk_is_damage(make_meta, make_row):
     ref = written(meta, make_row(meta), Disk())
     with pytest.raises(ImageCorrupt, match="slab 3, offset 4096: cannot be read: Input/output"):
         read(Broken(), ref)
-
-
-def test_a_failed_write_waits_for_the_hash(make_meta, make_row):
-    """Until then a thread reads the caller's memory."""
-
-    class Broken(Disk):
-        def write(self, fd, buffers, offset):
-            raise OSError(5, "Input/output error")
-
-    waited = []
-    meta = make_meta()
-    row = make_row(meta)
-    with pytest.raises(OSError, match="Input/output"):
-        writing_of(meta, row, slab=1, offset=0).run(Broken(), 0, lambda: waited.append(True))
-    assert waited

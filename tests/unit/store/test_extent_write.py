@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import mmap
 import os
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 
 from statevisor.hypervisor.errors import Unavailable
+from statevisor.hypervisor.filling import Filling
 from statevisor.hypervisor.layout import StateFamily
 from statevisor.store import images as images_module
 from statevisor.store.extent_write import ExtentWrite
 from statevisor.store.files import Files
 from statevisor.store.images import SlabImages
 from statevisor.store.shared import Shared
-from statevisor.store.slabs import Place
 
 MIB = 1 << 20
 
@@ -28,6 +29,7 @@ class Watched(Files):
         self.direct = set()
         self.done = []
         self.fault = None
+        self.wrote = Semaphore(0)
 
     def open_direct(self, path):
         fd = os.open(path, os.O_RDWR)
@@ -44,6 +46,10 @@ class Watched(Files):
         elif any(any(part) for part in buffers):
             self.done.append(("cached", offset, sum(map(len, buffers))))
         super().write(fd, buffers, offset)
+        self.wrote.release()
+
+    async def next_write(self):
+        assert await asyncio.to_thread(self.wrote.acquire, timeout=20)
 
     def sync(self, fd):
         assert fd not in self.direct
@@ -207,21 +213,75 @@ async def test_a_disk_that_fails_is_told_and_its_room_is_free_again(images, file
     images.check()
 
 
-def test_the_headers_are_written_last_once_the_hash_is_there(meta, make_row):
+async def test_the_headers_are_written_behind_the_row_even_if_the_hash_is_there_first(
+    images, files, meta, make_row, after
+):
     """What stands there before is a row without a header, which is nothing."""
-    wrote = []
-
-    class Disk(Files):
-        def write(self, fd, buffers, offset):
-            wrote.append(offset)
-
     row = paged(make_row(meta))
-    place = Place(slab=1, offset=0, length=8192 + -(-len(row) // 4096) * 4096)
-    writing = ExtentWrite(place, row, 4096, meta, 1).past_the_cache()
+    await seen(images, files, row, meta)
+    files.done.clear()
+    after("hash")
+    ref = await images.put(row, meta)
+    assert [step[1] for step in files.done if step[0] == "direct"] == [
+        ref.offset + 8192,
+        ref.offset,
+    ]
 
-    def hashed():
-        wrote.append("hashed")
-        return writing.hashed()
 
-    writing.run(Disk(), 0, hashed)
-    assert wrote == [8192, "hashed", 0]
+async def test_a_failed_write_waits_for_the_hash(images, files, meta, make_row, monkeypatch):
+    """Until then a thread reads the caller's memory."""
+    row = paged(make_row(meta))
+    await seen(images, files, row, meta)
+    files.fault = OSError(5, "Input/output error")
+    told, hashed, hash_it = Event(), [], ExtentWrite.hashed
+
+    def hashing(one):
+        made = hash_it(one)
+        hashed.append(not told.wait(0.1))
+        return made
+
+    monkeypatch.setattr(ExtentWrite, "hashed", hashing)
+    with pytest.raises(Unavailable, match="Input/output"):
+        await images.put(row, meta)
+    told.set()
+    assert hashed == [True]
+
+
+async def test_a_row_is_written_as_it_comes(images, files, meta, make_row):
+    row = paged(make_row(meta, 3))
+    whole, _ = await seen(images, files, row, meta)
+    files.done.clear()
+    files.wrote = Semaphore(0)
+    here, filling = paged(bytes(len(row))), Filling()
+    putting = asyncio.create_task(images.put(here, meta, filling.wait))
+    for stop in (MIB, 2 * MIB + 100, len(row)):
+        here[:stop] = row[:stop]
+        filling.reach(stop)
+        await files.next_write()
+    ref = await putting
+    first = ref.offset + 8192
+    assert [step for step in files.done if step[0] != "sync"] == [
+        ("direct", first, MIB),
+        ("direct", first + MIB, MIB),
+        ("direct", first + 2 * MIB, ref.length - 8192 - 2 * MIB),
+        ("direct", ref.offset, 8192),
+    ]
+    assert ref.digest == whole.digest
+    assert await images.verify(ref) == meta
+
+
+async def test_a_row_that_never_comes_leaves_nothing(images, files, meta, make_row):
+    row = paged(make_row(meta))
+    await seen(images, files, row, meta)
+    files.done.clear()
+    files.wrote = Semaphore(0)
+    used, filling = images.used_bytes, Filling()
+    putting = asyncio.create_task(images.put(row, meta, filling.wait))
+    filling.reach(MIB)
+    await files.next_write()
+    filling.fail(RuntimeError("device lost"))
+    with pytest.raises(RuntimeError, match="device lost"):
+        await putting
+    assert images.used_bytes == used
+    assert len(files.done) == 1, "neither headers nor a sync"
+    images.check()
