@@ -49,6 +49,17 @@ import recorder  # isort: skip  # beside this file
 from disk import Call  # isort: skip
 
 FRAMES = 2
+WEIGHTS = {
+    "append": 3,
+    "generate": 8,
+    "snapshot": 2,
+    "fork": 2,
+    "mutate": 2,
+    "rollback": 2,
+    "move": 5,
+    "disown": 0.5,
+    "delete": 0.3,
+}
 
 
 class RealTime:
@@ -172,6 +183,9 @@ class Worker:
 
     def __init__(self, world: World, acks: Acks, rng: random.Random, name: str) -> None:
         self._visor = world.visor
+        self._catalog = world.catalog
+        (batcher,) = world.visor._batchers.values()
+        self._states = batcher.residency.states
         self._rules = sorted({"scale", "decay"} & set(world.guest.rules))
         self._bos = world.guest.tokenizer.bos
         self._acks = acks
@@ -187,10 +201,7 @@ class Worker:
             if len(self._mine) < 2 or (len(self._mine) < 5 and rng.random() < 0.1):
                 await self.create()
             actor = rng.choice(self._mine)
-            name = rng.choices(
-                ("append", "generate", "snapshot", "fork", "mutate", "rollback", "move", "delete"),
-                (3, 8, 2, 2, 2, 2, 5, 0.3),
-            )[0]
+            name = rng.choices((*WEIGHTS,), (*WEIGHTS.values(),))[0]
             await getattr(self, name)(actor)
 
     async def tour(self) -> None:
@@ -200,7 +211,7 @@ class Worker:
         for step in (
             self.append, self.generate, self.snapshot, self.down, self.generate, self.mutate,
             self.fork, self.down, self.generate, self.rollback, self.append, self.mutate,
-            self.down,
+            self.down, self.generate, self.down, self.disown, self.generate, self.down,
         ):  # fmt: skip
             await step(actor)
         await self.generate(self._mine[-1])
@@ -353,6 +364,15 @@ class Worker:
         # One that never had a slot is hibernated as a place in its journal, without an image.
         image = view.tier is Tier.NVME and actor.moved
         self._acks.ack("hibernate", actor=actor.id, image=image)
+
+    async def disown(self, actor: Mine) -> None:
+        """Take the name from the image it would wake from, as is done with a damaged one."""
+        record = (await self._visor.actor(actor.id)).record
+        found = await self._catalog.nearest_image(record.segment, record.position)
+        if found is not None:
+            self._acks.ask("disown", actor=actor.id, position=found[0])
+            await self._states.disown(record.segment, *found)
+            self._acks.ack("disown", actor=actor.id)
 
     async def delete(self, actor: Mine) -> None:
         self._acks.ask("delete", actor=actor.id)

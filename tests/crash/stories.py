@@ -167,6 +167,12 @@ class Stories:
     def _ask_create(self, event: dict[str, Any]) -> None:
         self.born[event["name"]] = (Allowed(prompt(event["prompt"])),)
 
+    def _ask_disown(self, event: dict[str, Any]) -> None:
+        # Whoever passes that place may have no image there any more.
+        for actor in self.actors.values():
+            actor.images.discard(event["position"])
+        self._other(event)
+
     def _ask_fork(self, event: dict[str, Any]) -> None:
         # It does not wait for a turn, so it is not what the parent has under way.
         story = self.target(self.actors[event["parent"]], event["at"])

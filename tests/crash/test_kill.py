@@ -60,6 +60,15 @@ def test_an_owner_that_was_overtaken_is_told_nothing(nest, tmp_path):
     assert tally.count["tokens"] > 0
 
 
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "behind its commit"])
+def test_a_kill_while_an_image_loses_its_name_loses_nothing_else(nest, tmp_path, committed):
+    tally = run_kill.at_statement(
+        nest, tmp_path, "DELETE FROM checkpoint", tries=1, committed=committed
+    )
+    assert tally.faults == []
+    assert tally.count["killed"] == 1
+
+
 # -- mutants: one guard out, and the checks above must see it --------------------------------------
 def test_a_missing_fence_is_caught(nest, tmp_path):
     assert run_kill.overtaken(nest, tmp_path, 3, "no fence").faults
