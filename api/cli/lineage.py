@@ -46,12 +46,16 @@ def lineage(
     form: Annotated[Format, typer.Option("--format")] = Format.TREE,
     direction: Annotated[Direction, typer.Option()] = Direction.FAMILY,
     depth: Annotated[int | None, typer.Option(min=1, help="Steps at most.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Versions at most, nearest first.")
+    ] = None,
     whole: Annotated[
         bool, typer.Option("--all", help="However large: not for a tree. JSON: an object a line.")
     ] = False,
 ) -> None:
     """Draw where an actor or a version comes from, and what came of it."""
-    draw = partial(_draw, remote, form=form, direction=direction, depth=depth, whole=whole)
+    asked = fields(direction=direction, depth=depth, limit=limit)
+    draw = partial(_draw, remote, form=form, direction=direction, asked=asked, whole=whole)
     try:
         draw(start)
     except ActorNotFound:
@@ -70,14 +74,13 @@ def _draw(
     *,
     form: Format,
     direction: Direction,
-    depth: int | None,
+    asked: Mapping[str, Any],
     whole: bool,
 ) -> None:
     route = around(start)
-    asked = fields(direction=direction, depth=depth)
     if direction is Direction.FAMILY:
         route = around(beginning(remote.client, start))
-        asked["direction"] = Direction.DESCENDANTS
+        asked = {**asked, "direction": Direction.DESCENDANTS}
     if whole:
         if form is Format.TREE:
             raise InvalidRequest("a tree is not drawn of everything", hint="Choose a --format.")

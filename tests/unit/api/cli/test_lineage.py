@@ -51,11 +51,17 @@ def test_formats_are_asked_of_the_server(server: Any, cli: Any, shapes: Any) -> 
     server.answer("GET", route, raw=b"digraph {}\n")
 
     shown = cli("lineage", "alice", "--format", "json", "--direction", "both")
-    drawn = cli("lineage", "alice", "--format", "dot", "--direction", "ancestors", "--depth", "3")
+    words = ("--format", "dot", "--direction", "ancestors", "--depth", "3", "--limit", "50")
+    drawn = cli("lineage", "alice", *words)
 
     assert json.loads(shown.out) == graph(shapes)
     assert drawn.out == "digraph {}\n"
-    assert server.asked[1].query == {"direction": "ancestors", "depth": "3", "format": "dot"}
+    assert server.asked[1].query == {
+        "direction": "ancestors",
+        "depth": "3",
+        "limit": "50",
+        "format": "dot",
+    }
 
 
 @pytest.mark.parametrize("start", ["bob", "bob@1"])
