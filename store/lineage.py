@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, select, text
 
@@ -28,6 +28,14 @@ _DOWN = PreparedIn(
         .order_by(_edge.parent, _edge.child)
     )
 )
+_CHILDREN = (
+    select(_edge.parent.label("here"), _edge.child.label("near"))
+    .order_by(_edge.parent, _edge.child)
+    .limit(bindparam("rows"))
+)
+_SOME_DOWN = PreparedIn(lambda keys: _CHILDREN.where(_edge.parent.in_(keys)))
+#: One that was blended with itself has two edges to its child.
+_FIRST_DOWN = Prepared(_CHILDREN.where(_edge.parent == bindparam("at")).distinct())
 #: A version and those after it, for as long as each has one neighbour and none else is next.
 _LINE_UP = Prepared(
     text(
@@ -84,6 +92,9 @@ _REACH_DOWN = Prepared(
         UNION
         SELECT e.child, near.n + 1 FROM near CROSS JOIN version_parent e
         WHERE e.parent = near.id AND near.n < :depth
+        AND e.child < coalesce(
+            (SELECT x.child FROM version_parent x WHERE x.parent = near.id
+             ORDER BY x.child LIMIT 1 OFFSET :most), 9223372036854775807)
     )
     SELECT id FROM near LIMIT :most
     """
@@ -134,19 +145,22 @@ UPWARD = Direction(_UP, _LINE_UP, _REACH_UP, 0)
 DOWNWARD = Direction(_DOWN, _LINE_DOWN, _REACH_DOWN, 2**63 - 1)
 
 Edge = tuple[str, str, Op]
+#: So many versions are worth a look at each one's children alone.
+_FEW = 200
 
 
 class _Edges:
     """Neighbours of versions one way, those of versions around one read ahead."""
 
-    def __init__(self, conn: Connection, way: Direction) -> None:
+    def __init__(self, conn: Connection, way: Direction, limit: int) -> None:
         self._conn = conn
         self._way = way
+        self._limit = limit  #: versions that are wanted
         self._known: dict[int, list[int]] = {}
 
-    def ahead(self, start: int, depth: int, most: int) -> None:
+    def ahead(self, start: int, depth: int) -> None:
         """Read those of a version and of what is around it: two statements, whatever its form."""
-        params = {"at": start, "depth": depth, "most": most}
+        params = {"at": start, "depth": depth, "most": self._limit}
         found = self._way.reach.all(self._conn, params)
         self._read(list(dict.fromkeys(row.id for row in found)))
 
@@ -160,8 +174,19 @@ class _Edges:
     def _read(self, ids: Sequence[int]) -> None:
         for number in ids:
             self._known[number] = []
-        for here, near in self._way.near.all(self._conn, ids):
+        for here, near in self._rows(ids):
             self._known[here].append(near)
+
+    def _rows(self, ids: Sequence[int]) -> list[Any]:
+        # One version may have very many children. No more of them count than versions are wanted,
+        # and one that tells that some were left out.
+        if self._way is UPWARD or self._limit > _FEW:
+            return self._way.near.all(self._conn, ids)
+        most = self._limit + 1
+        found = _SOME_DOWN.all(self._conn, ids, {"rows": 2 * _FEW})
+        if len(found) < 2 * _FEW:
+            return found
+        return [row for at in ids for row in _FIRST_DOWN.all(self._conn, {"at": at, "rows": most})]
 
 
 def graph(
@@ -175,10 +200,10 @@ def graph(
     start = versions.resolve(conn, handle)
     seen: dict[int, None] = {start: None}
     cut = False
-    up, down = _Edges(conn, UPWARD), _Edges(conn, DOWNWARD)
+    up, down = _Edges(conn, UPWARD, limit), _Edges(conn, DOWNWARD, limit)
     for wanted, edges in (("ancestors", up), ("descendants", down)):
         if direction in (wanted, "both"):
-            edges.ahead(start, depth, limit)
+            edges.ahead(start, depth)
             cut |= _spread(edges, start, seen, depth, limit)
     ids = tuple(seen)
     found = up.of(ids)

@@ -25,7 +25,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Connecti
     made = synthetic.build(folder, VERSIONS, seed=3)
     engine = open_engine(folder / FILE, connections=1)
     with engine.connect() as conn:
-        begin(conn, write=False)
+        begin(conn, write=True)
         yield conn, made
     engine.dispose()
 
@@ -106,6 +106,43 @@ def test_a_graph_takes_few_statements_whatever_its_form(history, monkeypatch):
     assert most() <= 8
     monkeypatch.setattr(lineage._Edges, "ahead", lambda *given: None)
     assert most() > 20
+
+
+@pytest.fixture
+def wide(history: tuple[Connection, Synthetic]) -> Iterator[Connection]:
+    """All other versions come from the first one as well."""
+    conn, _ = history
+    execute(conn, "SAVEPOINT wide")
+    execute(conn, "INSERT INTO version_parent SELECT id, 9, 1, NULL FROM version WHERE id > 1")
+    yield conn
+    execute(conn, "ROLLBACK TO wide")
+
+
+@pytest.mark.parametrize("direction", ["descendants", "both"])
+def test_of_very_many_children_no_more_are_read_than_count(wide, direction, monkeypatch):
+    def shown() -> list[object]:
+        asked = [(depth, limit) for depth in (1, 3, 50) for limit in (1, 20, 150)]
+        return [lineage.graph(wide, "act_00000000@0", direction, *one) for one in asked]
+
+    with monkeypatch.context() as whole:
+        whole.setattr(lineage, "_FEW", 0)
+        expected = shown()
+    assert shown() == expected
+
+    read: list[int] = []
+
+    def counted(conn: Connection, sql: str, *rest: object, **more: bool) -> list[object]:
+        rows: list[object] = execute(conn, sql, *rest, **more)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(prepared, "execute", counted)
+    lineage.graph(wide, "act_00000000@0", direction, 50, 20)
+    assert sum(read) < 1200
+    monkeypatch.setattr(lineage, "_FEW", 0)
+    read.clear()
+    lineage.graph(wide, "act_00000000@0", direction, 50, 20)
+    assert sum(read) > VERSIONS
 
 
 def test_a_record_is_one_that_its_constructor_makes(history):
