@@ -2,103 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-
 from sqlalchemy import BigInteger, Connection, bindparam, select, text
 
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
 from statevisor.store import versions
-from statevisor.store.prepared import Prepared, PreparedIn
-from statevisor.store.tables import version, version_parent
+from statevisor.store.edges import DOWNWARD, UPWARD, Edges
+from statevisor.store.prepared import Prepared
+from statevisor.store.tables import version
 
-_edge = version_parent.c
-_UP = PreparedIn(
-    lambda keys: (
-        select(_edge.child.label("here"), _edge.parent.label("near"))
-        .where(_edge.child.in_(keys))
-        .order_by(_edge.child, _edge.ord)
-    )
-)
-_DOWN = PreparedIn(
-    lambda keys: (
-        select(_edge.parent.label("here"), _edge.child.label("near"))
-        .where(_edge.parent.in_(keys))
-        .order_by(_edge.parent, _edge.child)
-    )
-)
-_CHILDREN = (
-    select(_edge.parent.label("here"), _edge.child.label("near"))
-    .order_by(_edge.parent, _edge.child)
-    .limit(bindparam("rows"))
-)
-_SOME_DOWN = PreparedIn(lambda keys: _CHILDREN.where(_edge.parent.in_(keys)))
-#: One that was blended with itself has two edges to its child.
-_FIRST_DOWN = Prepared(_CHILDREN.where(_edge.parent == bindparam("at")).distinct())
-#: A version and those after it, for as long as each has one neighbour and none else is next.
-_LINE_UP = Prepared(
-    text(
-        """
-    WITH RECURSIVE line(id, n) AS (
-        SELECT CAST(:at AS BIGINT), 1
-        UNION ALL
-        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.parent) END
-                FROM version_parent e WHERE e.child = line.id), n + 1
-        FROM line WHERE line.id > :bound AND n < :most
-    )
-    SELECT id FROM line WHERE id > :bound ORDER BY n
-    """
-    ).columns(id=BigInteger)
-)
-_LINE_DOWN = Prepared(
-    text(
-        """
-    WITH RECURSIVE line(id, n) AS (
-        SELECT CAST(:at AS BIGINT), 1
-        UNION ALL
-        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.child) END
-                FROM version_parent e WHERE e.parent = line.id), n + 1
-        FROM line WHERE line.id < :bound AND n < :most
-    )
-    SELECT id FROM line WHERE id < :bound ORDER BY n
-    """
-    ).columns(id=BigInteger)
-)
 _PLACE = Prepared(
     select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
-)
-
-#: Versions around one, nearest first, as far as a depth, each once for every distance from it.
-#: CROSS: the edges must be looked up, one version after another.
-_REACH_UP = Prepared(
-    text(
-        """
-    WITH RECURSIVE near(id, n) AS (
-        SELECT CAST(:at AS BIGINT), 0
-        UNION
-        SELECT e.parent, near.n + 1 FROM near CROSS JOIN version_parent e
-        WHERE e.child = near.id AND near.n < :depth
-    )
-    SELECT id FROM near LIMIT :most
-    """
-    ).columns(id=BigInteger)
-)
-_REACH_DOWN = Prepared(
-    text(
-        """
-    WITH RECURSIVE near(id, n) AS (
-        SELECT CAST(:at AS BIGINT), 0
-        UNION
-        SELECT e.child, near.n + 1 FROM near CROSS JOIN version_parent e
-        WHERE e.parent = near.id AND near.n < :depth
-        AND e.child < coalesce(
-            (SELECT x.child FROM version_parent x WHERE x.parent = near.id
-             ORDER BY x.child LIMIT 1 OFFSET :most), 9223372036854775807)
-    )
-    SELECT id FROM near LIMIT :most
-    """
-    ).columns(id=BigInteger)
 )
 
 #: The nearest segment of a path whose first state comes of a rule that touched a layer.
@@ -127,66 +41,7 @@ BLAME = Prepared(
 )
 
 
-class Direction(NamedTuple):
-    """Up or down a lineage."""
-
-    near: PreparedIn  #: neighbours of versions
-    line: Prepared
-    reach: Prepared  #: versions around one
-    bound: int  #: beyond every id that may be met
-
-    def follow(self, conn: Connection, number: int, bound: int, most: int) -> list[int]:
-        """A version and those after it for as long as each has one neighbour, short of a bound."""
-        rows = self.line.all(conn, {"at": number, "bound": bound, "most": most})
-        return [row.id for row in rows]
-
-
-UPWARD = Direction(_UP, _LINE_UP, _REACH_UP, 0)
-DOWNWARD = Direction(_DOWN, _LINE_DOWN, _REACH_DOWN, 2**63 - 1)
-
 Edge = tuple[str, str, Op]
-#: So many versions are worth a look at each one's children alone.
-_FEW = 200
-
-
-class _Edges:
-    """Neighbours of versions one way, those of versions around one read ahead."""
-
-    def __init__(self, conn: Connection, way: Direction, limit: int) -> None:
-        self._conn = conn
-        self._way = way
-        self._limit = limit  #: versions that are wanted
-        self._known: dict[int, list[int]] = {}
-
-    def ahead(self, start: int, depth: int) -> None:
-        """Read those of a version and of what is around it: two statements, whatever its form."""
-        params = {"at": start, "depth": depth, "most": self._limit}
-        found = self._way.reach.all(self._conn, params)
-        self._read(list(dict.fromkeys(row.id for row in found)))
-
-    def of(self, ids: Iterable[int]) -> list[tuple[int, int]]:
-        """Edges at versions, in the order of the versions asked for."""
-        ids = tuple(ids)
-        if missing := [number for number in ids if number not in self._known]:
-            self._read(missing)
-        return [(here, near) for here in ids for near in self._known[here]]
-
-    def _read(self, ids: Sequence[int]) -> None:
-        for number in ids:
-            self._known[number] = []
-        for here, near in self._rows(ids):
-            self._known[here].append(near)
-
-    def _rows(self, ids: Sequence[int]) -> list[Any]:
-        # One version may have very many children. No more of them count than versions are wanted,
-        # and one that tells that some were left out.
-        if self._way is UPWARD or self._limit > _FEW:
-            return self._way.near.all(self._conn, ids)
-        most = self._limit + 1
-        found = _SOME_DOWN.all(self._conn, ids, {"rows": 2 * _FEW})
-        if len(found) < 2 * _FEW:
-            return found
-        return [row for at in ids for row in _FIRST_DOWN.all(self._conn, {"at": at, "rows": most})]
 
 
 def graph(
@@ -200,7 +55,7 @@ def graph(
     start = versions.resolve(conn, handle)
     seen: dict[int, None] = {start: None}
     cut = False
-    up, down = _Edges(conn, UPWARD, limit), _Edges(conn, DOWNWARD, limit)
+    up, down = Edges(conn, UPWARD, limit), Edges(conn, DOWNWARD, limit)
     for wanted, edges in (("ancestors", up), ("descendants", down)):
         if direction in (wanted, "both"):
             edges.ahead(start, depth)
@@ -224,7 +79,7 @@ def blame(conn: Connection, handle: str, layer: int) -> int | None:
     return None if hit is None else int(hit)
 
 
-def _spread(edges: _Edges, start: int, seen: dict[int, None], depth: int, limit: int) -> bool:
+def _spread(edges: Edges, start: int, seen: dict[int, None], depth: int, limit: int) -> bool:
     """Add what is reached from `start` to `seen`, level by level; says whether any was left out."""
     level, hops, cut = [start], 0, False
     while level:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from statevisor.hypervisor.catalog_port import Walk
 from statevisor.store import versions
-from statevisor.store.lineage import DOWNWARD, UPWARD
+from statevisor.store.edges import DOWNWARD, UPWARD
 
 
 def walk(conn: Connection, start: str | Sequence[int], direction: str, limit: int) -> Walk:

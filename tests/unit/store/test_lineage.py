@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import lineage, prepared, synthetic, versions
+from statevisor.store import edges, lineage, prepared, synthetic, versions
 from statevisor.store.db import FILE, begin, open_engine
 from statevisor.store.prepared import execute
 from statevisor.store.synthetic import Synthetic
@@ -64,18 +64,18 @@ def reached(
 def test_a_graph_is_what_a_plain_search_finds(history, direction, ahead, monkeypatch):
     conn, made = history
     if not ahead:  # then every level is read by itself
-        monkeypatch.setattr(lineage._Edges, "ahead", lambda *given: None)
+        monkeypatch.setattr(edges.Edges, "ahead", lambda *given: None)
     dice, near, cuts = random.Random(direction), edges_of(conn, direction), []
     for _ in range(30):
         handle = made.handle(dice)
         depth, limit = dice.choice((0, 1, 7, 50, 10_000)), dice.choice((1, 5, 40, 10_000))
-        nodes, edges, cut = lineage.graph(conn, handle, direction, depth, limit)
+        nodes, drawn, cut = lineage.graph(conn, handle, direction, depth, limit)
 
         ids, left_out = reached(near, versions.resolve(conn, handle), depth, limit)
         assert nodes == versions.load(conn, ids)
         assert cut == left_out
         shown = [node.handle for node in nodes]
-        assert set(edges) == {
+        assert set(drawn) == {
             (parent, node.handle, node.op)
             for node in nodes
             for parent in node.parents
@@ -104,7 +104,7 @@ def test_a_graph_takes_few_statements_whatever_its_form(history, monkeypatch):
 
     monkeypatch.setattr(prepared, "execute", counted)
     assert most() <= 8
-    monkeypatch.setattr(lineage._Edges, "ahead", lambda *given: None)
+    monkeypatch.setattr(edges.Edges, "ahead", lambda *given: None)
     assert most() > 20
 
 
@@ -125,7 +125,7 @@ def test_of_very_many_children_no_more_are_read_than_count(wide, direction, monk
         return [lineage.graph(wide, "act_00000000@0", direction, *one) for one in asked]
 
     with monkeypatch.context() as whole:
-        whole.setattr(lineage, "_FEW", 0)
+        whole.setattr(edges, "_FEW", 0)
         expected = shown()
     assert shown() == expected
 
@@ -139,7 +139,7 @@ def test_of_very_many_children_no_more_are_read_than_count(wide, direction, monk
     monkeypatch.setattr(prepared, "execute", counted)
     lineage.graph(wide, "act_00000000@0", direction, 50, 20)
     assert sum(read) < 1200
-    monkeypatch.setattr(lineage, "_FEW", 0)
+    monkeypatch.setattr(edges, "_FEW", 0)
     read.clear()
     lineage.graph(wide, "act_00000000@0", direction, 50, 20)
     assert sum(read) > VERSIONS

@@ -151,7 +151,7 @@ def test_no_statement_builds_a_filter_or_reads_a_whole_table(db, name):
     [
         ("ix_version_segment_position", "versions._AT"),
         ("ix_version_op_created_us", "search._by_kind"),
-        ("ix_version_parent_parent", "lineage._DOWN[8]"),
+        ("ix_version_parent_parent", "edges._DOWN[8]"),
         ("ix_segment_parent", "sweep._DEAD"),
         ("ix_tag_version", "versions._TAGS[8]"),
     ],
