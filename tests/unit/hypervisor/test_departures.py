@@ -11,8 +11,8 @@ import pytest
 
 from statevisor.guests.toy import ToyGuest
 from statevisor.hypervisor import filling
-from statevisor.hypervisor.commands import Fsck, Hibernate
-from statevisor.hypervisor.vocab import Tier
+from statevisor.hypervisor.commands import Fork, Fsck, Hibernate, Resume
+from statevisor.hypervisor.vocab import Rng, Tier
 from statevisor.store.memory_images import MemoryImages
 
 PART = 24
@@ -114,4 +114,32 @@ async def test_what_is_given_up_in_between_is_not_named(world: Any) -> None:
     for _ in range(10):  # whatever would still be named
         await asyncio.to_thread(lambda: None)
     assert await image(world) is None
+    await goes_on(world)
+
+
+async def test_a_place_that_its_turn_has_just_made_is_not_looked_up(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.guest.go.set()
+
+    async def looked_up(*_: Any) -> Any:
+        raise AssertionError("it takes as long as the copy")
+
+    monkeypatch.setattr(world.catalog, "standing", looked_up)
+    await world.visor.hibernate(Hibernate(actor="a", tier=Tier.NVME))
+    monkeypatch.undo()
+    assert await image(world) is not None
+    await goes_on(world)
+
+
+async def test_an_image_that_was_there_all_the_same_stays_the_only_one(world: Any) -> None:
+    world.guest.go.set()
+    await world.visor.fork(Fork(actor="a", names=("child",), rng=Rng.INHERIT))
+    await world.visor.resume(Resume(actor="child"))
+    await world.visor.hibernate(Hibernate(actor="child", tier=Tier.NVME))
+    first, used = await image(world), world.images.used_bytes
+    assert first is not None
+    await world.visor.hibernate(Hibernate(actor="a", tier=Tier.NVME))
+    assert await image(world) == first
+    assert world.images.used_bytes == used
     await goes_on(world)
