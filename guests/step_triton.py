@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from statevisor.guests.device_results import DETAILS, RANKS
-from statevisor.guests.sampling_triton import exponent, order_of, weight_of
+from statevisor.guests.ranks_triton import exponent, order_of, weight_of
 from statevisor.guests.step_rows import BEST, BIAS, BIAS_END, GIVEN, SLOT, TOKEN, WIDTH
 from statevisor.hypervisor.plan import DRAWN
 
