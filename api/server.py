@@ -35,7 +35,6 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises: what keeps the server from starting."""
     logs.configure(settings.log_level, settings.log_format)
     sys.setswitchinterval(_SWITCH_S)
-    gc.disable()  # until all is loaded: what start-up makes, it keeps
     asyncio.run(_serve_until_signalled(settings))
 
 
@@ -112,7 +111,7 @@ async def signalled() -> AsyncIterator[asyncio.Event]:
 
 
 def _settle() -> None:
-    """Take what is loaded out of the garbage collector's sight.
+    """Take what is loaded out of the garbage collector's sight, and let it begin.
 
     Torch alone is a hundred thousand objects: looking through them would stop the steps of all
     actors now and then, and take seconds when the process ends.

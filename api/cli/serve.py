@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,7 @@ def serve(
     ] = None,
 ) -> None:
     """Start a server. Ctrl-C (or SIGTERM) drains it: every state goes to disk."""
+    gc.disable()  # what a start makes, it keeps: see `_settle` in api/server.py
     from statevisor.api.settings import load
 
     flags = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +12,13 @@ from typing import Any
 import pytest
 
 from statevisor.api.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """The garbage collector works again after a start."""
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -66,3 +75,15 @@ def test_a_wrong_setting_is_told_before_anything_starts(
     assert main(["serve", *words]) == 2
     assert started == []
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_nothing_is_collected_while_a_server_is_loaded(
+    started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collects: list[bool] = []
+    monkeypatch.setattr(
+        sys.modules["statevisor.api.server"], "run", lambda _: collects.append(gc.isenabled())
+    )
+
+    assert main(["serve", "--port", "0"]) == 0
+    assert collects == [False]
