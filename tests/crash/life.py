@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,8 @@ class World:
     images: SlabImages
     visor: Visor
     guest: Any
+    #: Places whose image lost its name: who stood there before takes it to have one still.
+    disowned: set[int] = field(default_factory=set)
 
     async def close(self) -> None:
         await self.visor.close()
@@ -183,7 +185,7 @@ class Worker:
 
     def __init__(self, world: World, acks: Acks, rng: random.Random, name: str) -> None:
         self._visor = world.visor
-        self._catalog = world.catalog
+        self._catalog, self._disowned = world.catalog, world.disowned
         (batcher,) = world.visor._batchers.values()
         self._states = batcher.residency.states
         self._rules = sorted({"scale", "decay"} & set(world.guest.rules))
@@ -362,7 +364,8 @@ class Worker:
         self._acks.ask("hibernate", actor=actor.id, tier=tier.value)
         view = await self._visor.hibernate(Hibernate(actor=actor.id, tier=tier))
         # One that never had a slot is hibernated as a place in its journal, without an image.
-        image = view.tier is Tier.NVME and actor.moved
+        named = view.record.position not in self._disowned
+        image = view.tier is Tier.NVME and actor.moved and named
         self._acks.ack("hibernate", actor=actor.id, image=image)
 
     async def disown(self, actor: Mine) -> None:
@@ -370,6 +373,7 @@ class Worker:
         record = (await self._visor.actor(actor.id)).record
         found = await self._catalog.nearest_image(record.segment, record.position)
         if found is not None:
+            self._disowned.add(found[0])
             self._acks.ask("disown", actor=actor.id, position=found[0])
             await self._states.disown(record.segment, *found)
             self._acks.ack("disown", actor=actor.id)
