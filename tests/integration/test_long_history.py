@@ -23,8 +23,8 @@ from statevisor.hypervisor.commands import (
     Snapshot,
 )
 from statevisor.hypervisor.config import VisorConfig
+from statevisor.hypervisor.said import Said
 from statevisor.hypervisor.sampling import SamplerSettings
-from statevisor.hypervisor.turns import Turns
 from statevisor.hypervisor.visor import Visor
 from statevisor.store import prepared
 from statevisor.store.catalog import SqlCatalog
@@ -162,13 +162,13 @@ async def test_no_operation_reads_more_of_a_longer_history(tmp_path: Path, read:
 async def test_counts_that_read_all_of_it_would_be_seen(
     tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def all_of_it(self: Turns, segment: int, base: int, end: int) -> list[int]:
+    async def all_of_it(self: Said, segment: int, base: int, end: int) -> list[int]:
         run: list[int] = []
         for piece in await self._catalog.transcript(segment, base, end):
             run = [*run, *piece.tokens] if piece.kind == "generated" else []
         return run
 
-    monkeypatch.setattr(Turns, "_said", all_of_it)
+    monkeypatch.setattr(Said, "_said", all_of_it)
     short, long = await both(tmp_path, read)
 
     assert long["go on"][1] > short["go on"][1] + _GROUPS

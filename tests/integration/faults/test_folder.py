@@ -11,8 +11,6 @@ import pytest
 
 from statevisor.api.cli.main import main
 
-PAGE = 4096
-
 
 def pages_of(data: Path, name: str) -> list[int]:
     """The pages of a table or an index, by their numbers from 1."""
@@ -41,8 +39,9 @@ def rest(serve: Any, *names: str) -> Path:
 def spoil(data: Path, page: int) -> None:
     """What a bad sector looks like."""
     with (data / "catalog.db").open("r+b") as file:
-        file.seek((page - 1) * PAGE)
-        file.write(b"\xa5" * PAGE)
+        nbytes = int.from_bytes(file.read(18)[16:], "big")  # of a page, says the file's header
+        file.seek((page - 1) * nbytes)
+        file.write(b"\xa5" * nbytes)
 
 
 def fsck(data: Path, *more: str) -> int:
