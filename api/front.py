@@ -60,6 +60,14 @@ class Serving:
 
     async def cleanup(self) -> None:
         """Take no new connection, let running requests end."""
+        loop = asyncio.get_running_loop()
+        for one in self.listeners:
+            for listening in one.sockets:
+                loop.remove_reader(listening)
+        # Who was accepted just now is the runner's to close two turns of the loop later; a listener
+        # that is closed before would leave them open.
+        for _ in range(2):
+            await asyncio.sleep(0)
         for one in self.listeners:
             one.close()
         await self.runner.cleanup()
