@@ -102,7 +102,12 @@ class Openings:
         actor, residency = opening.actor, opening.residency
         arrival = await residency.summon(actor)
         record = self._record(opening)
-        turn, door = await self._turn(opening, record, opening.prompt)
+        try:
+            turn, door = await self._turn(opening, record, opening.prompt)
+        except Exception:
+            if arrival is not None:  # nobody else waits for it
+                await residency.land(actor, arrival)
+            raise
         if arrival is None:
             residency.begin(actor)
         _step(opening, turn)

@@ -130,8 +130,11 @@ class Residency:
         Raises: NoFreeSlot, ActorQuarantined, ImageCorrupt, IncompatibleImage.
         """
         arrival = await self.summon(actor)
-        if arrival is None:
-            return
+        if arrival is not None:
+            await self.land(actor, arrival)
+
+    async def land(self, actor: Actor, arrival: Arrival) -> None:
+        """Wait for a state that was summoned; a damaged one is made again. Raises: as `resume`."""
         try:
             sound = await self.arrived(actor, arrival)
         except BaseException:

@@ -14,6 +14,7 @@ from statevisor.hypervisor.arrival import Arrival
 from statevisor.hypervisor.commands import Generate, Hibernate, Snapshot
 from statevisor.hypervisor.door import Door
 from statevisor.hypervisor.errors import GenerationConflict, NoFreeSlot, Unavailable
+from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.plan import StepPlan
 from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.sampling import PenaltyCounts, SamplerSettings
@@ -138,6 +139,22 @@ async def test_a_turn_that_is_refused_behind_its_steps_leaves_no_trace(
     assert (mine.token_ids == its.token_ids) == guarded
 
 
+async def test_a_turn_that_is_refused_while_its_state_comes_leaves_the_state_in_memory(
+    world: Any,
+) -> None:
+    await world.create("a")
+    await world.create("twin")
+    await world.visor.hibernate(Hibernate(actor="a", tier=Tier.HOST))
+    held = Held(world.catalog)
+    held.go.set()
+    held.error = Unavailable("the disk is full")
+    with pytest.raises(Unavailable):
+        await world.say("a", "never said", max_tokens=9)
+    assert (await world.visor.actor("a")).tier is Tier.HOST
+    mine, its = await world.say("a", "said"), await world.say("twin", "said")
+    assert mine.token_ids == its.token_ids
+
+
 async def test_behind_a_refused_turn_the_next_is_committed_before_its_steps(world: Any) -> None:
     await world.create("a")
     await world.create("b")
@@ -217,6 +234,35 @@ async def test_a_turn_whose_state_cannot_be_made_again_ends_in_the_journal(
     assert (await world.visor.actor("a")).tier is Tier.NVME
     # the prompt was committed: it is part of the transcript
     assert (await world.say("a", "on")).token_ids == (await world.say("twin", "on")).token_ids
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_turn_that_cannot_be_prepared_leaves_its_actor_at_rest(
+    world: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    await world.create("a")
+    await world.create("twin")
+    await world.visor.hibernate(Hibernate(actor="a", tier=Tier.HOST))
+
+    async def unreadable(*_: Any) -> Any:
+        raise Unavailable("the catalog cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(openings, "_pending", unreadable)
+        if not guarded:  # the control: nobody waits for the state that is on its way
+
+            async def nobody(*_: Any) -> None:
+                return
+
+            patch.setattr(Residency, "land", nobody)
+        with pytest.raises(Unavailable):
+            await world.say("a", "now")
+    if not guarded:
+        assert (await world.visor._roster.find("a")).power is Power.RESUMING
+        return
+    assert (await world.visor.actor("a")).tier is Tier.GPU
+    mine, its = await world.say("a", "now"), await world.say("twin", "now")
+    assert mine.token_ids == its.token_ids
 
 
 class Noting(ToyGuest):
