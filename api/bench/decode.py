@@ -25,6 +25,7 @@ from statevisor.hypervisor.commands import CreateActor, DeleteActor, Generate, T
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.ports import Guest
 from statevisor.hypervisor.sampling import SamplerSettings
+from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.visor import Visor
 
 #: Full steps at the begin of a run that do not count.
@@ -168,8 +169,8 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
 
 async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio.Event) -> None:
     """Run a turn of every actor until it is enough."""
-    streams = []
-    for name in names:
+
+    async def begin(name: str) -> TurnStream:
         turn = Generate(
             actor=name,
             prompt="In the beginning",
@@ -177,8 +178,12 @@ async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio
             settings=plan.settings,
             ignore_eos=True,
         )
-        streams.append(await visor.generate(turn))
-        streams[-1].listen(_read)
+        stream = await visor.generate(turn)
+        stream.listen(_read)
+        return stream
+
+    # all at once: one after the other the first would be checkpointed while the last begin
+    streams = await asyncio.gather(*map(begin, names))
     await enough.wait()
     for stream in streams:
         stream.cancel()
