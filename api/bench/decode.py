@@ -12,7 +12,7 @@ import gc
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,7 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
                 await visor.create(CreateActor(name=name, prompt=None, seed=index))
             gc.collect()
             gc.freeze()  # as a server does
-            meter.expect(batch, _WARM + plan.steps)
-            await _turns(visor, plan, names, meter.enough)
+            await _turns(visor, plan, names, meter)
             found[str(batch)] = _figures(meter, batch)
             progress(f"{batch} actors: {found[str(batch)]['tokens_per_s']} tokens/s")
             for name in names:
@@ -167,10 +166,11 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
     return found
 
 
-async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio.Event) -> None:
+async def _turns(visor: Visor, plan: Plan, names: Sequence[str], meter: StepMeter) -> None:
     """Run a turn of every actor until it is enough."""
+    firsts = [asyncio.get_running_loop().create_future() for _ in names]
 
-    async def begin(name: str) -> TurnStream:
+    async def begin(name: str, first: asyncio.Future[None]) -> TurnStream:
         turn = Generate(
             actor=name,
             prompt="In the beginning",
@@ -179,20 +179,29 @@ async def _turns(visor: Visor, plan: Plan, names: Sequence[str], enough: asyncio
             ignore_eos=True,
         )
         stream = await visor.generate(turn)
-        stream.listen(_read)
+        stream.listen(_reader(first))
         return stream
 
     # all at once: one after the other the first would be checkpointed while the last begin
-    streams = await asyncio.gather(*map(begin, names))
-    await enough.wait()
+    streams = await asyncio.gather(*map(begin, names, firsts))
+    # the turns' own beginnings are journalled before what is measured
+    await asyncio.gather(*firsts)
+    meter.expect(len(names), _WARM + plan.steps)
+    await meter.enough.wait()
     for stream in streams:
         stream.cancel()
     for stream in streams:
         await stream.result()
 
 
-def _read(events: Sequence[TokenEvent]) -> None:
+def _reader(first: asyncio.Future[None]) -> Callable[[Sequence[TokenEvent]], None]:
     """As a caller who has taken them and forgets them."""
+
+    def read(events: Sequence[TokenEvent]) -> None:
+        if not first.done():
+            first.set_result(None)
+
+    return read
 
 
 def _figures(meter: StepMeter, batch: int) -> dict[str, Any]:
