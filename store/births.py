@@ -12,6 +12,7 @@ from statevisor.store import (
     actors,
     builds,
     checkpoints,
+    journal,
     making,
     operations,
     origins,
@@ -50,6 +51,7 @@ def fork(
     """
     operations.check(scope, once)
     start = origins.start(scope, origin)
+    journal.settle(scope, start.here.record.id, origin.position)
     parent, drift = start.parent, start.parent.drift or start.drift
     made = []
     for new in children:

@@ -64,6 +64,16 @@ def fold(scope: Scope, tail: Tail) -> None:
     scope.tails.fold(tail)
 
 
+def settle(scope: Scope, segment: int, position: int) -> None:
+    """Bring the tokens of a segment up to a position to rest: another one begins there.
+
+    Readers of a path know the tokens of a turn that is open on its last segment, and no others.
+    """
+    for tail in scope.tails.all():
+        if tail.segment == segment and position > tail.start + tail.folded:
+            fold(scope, tail)
+
+
 def sweep(scope: Scope) -> None:
     """Fold what lags behind and delete the rows that no open turn needs."""
     oldest = scope.tails.last_group - FOLD_GROUPS

@@ -193,6 +193,28 @@ class TestFork:
         )
         assert await scene.tokens(grandchild) == [1, 2, 3, 4, 77]
 
+    async def test_a_fork_of_a_running_turn_reads_it_at_once(self, scene):
+        made = await scene.create("alice")
+        turn = await scene.begin(made, (4,))
+        await scene.say(turn, 4, 9, 10)
+        bare = await scene.fork("b", Origin(segment=made.segment, position=5, handle=None))
+        assert await scene.tokens(bare) == [1, 2, 3, 4, 9]
+
+        await scene.say(turn, 6, 11, 12)
+        version = await scene.catalog.snapshot(
+            made.id, made.segment, 7, tag=None, labels={}, guard=Guard()
+        )
+        named = await scene.fork_version("c", version.handle)
+        assert await scene.tokens(named) == [1, 2, 3, 4, 9, 10, 11]
+
+        await scene.say(turn, 8, 13)
+        _, last = await scene.end(turn, 9)
+        assert await scene.tokens(await scene.fork_version("d", last.handle)) == [
+            *(1, 2, 3, 4),
+            *(9, 10, 11, 12, 13),
+        ]
+        assert await scene.tokens(bare) == [1, 2, 3, 4, 9]
+
     async def test_origins_are_checked(self, scene):
         made = await scene.create("alice")
         await scene.create("bob")
