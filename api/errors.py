@@ -30,6 +30,7 @@ STATUS: Mapping[type[StatevisorError], int] = {
     errors.InvalidRequest: 422,
     errors.MalformedRequest: 400,
     errors.MalformedBody: 400,
+    errors.InvalidCursor: 400,
     errors.UnsupportedMedia: 415,
     errors.ContextLengthExceeded: 422,
     errors.CapabilityMissing: 422,

@@ -21,7 +21,12 @@ from statevisor.api.wire_versions import (
     version_object,
 )
 from statevisor.hypervisor.commands import ImportImage
-from statevisor.hypervisor.errors import FileCorrupt, ImageCorrupt
+from statevisor.hypervisor.errors import (
+    FileCorrupt,
+    ImageCorrupt,
+    InvalidCursor,
+    VersionNotFound,
+)
 from statevisor.hypervisor.records import VersionRecord
 
 #: safetensors has no registered media type.
@@ -46,16 +51,35 @@ async def mutate(call: Call[MutateBody, NoQuery]) -> Reply:
 
 async def of_actor(call: Call[Nothing, VersionsQuery]) -> Reply:
     """List an actor's versions, oldest first."""
-    query = call.query
-    found, has_more = await call.visor.versions(call.path("a"), query.after_seq, query.limit)
+    key, query = call.path("a"), call.query
+    if query.after is not None:
+        await _check_of(call, key, query.after)
+    found, has_more = await call.visor.versions(key, query.after_seq, query.limit)
     if query.stop is not None and any(record.seq >= query.stop for record in found):
         found, has_more = tuple(r for r in found if r.seq < query.stop), False
     return Reply(value=listing([version_object(record) for record in found], "handle", has_more))
 
 
+async def _check_of(call: Call[Nothing, VersionsQuery], key: str, after: str) -> None:
+    """Raises: InvalidCursor (it is a version of another actor, or of none)."""
+    if after.partition("@")[0] == key:
+        return
+    owner = (await call.visor.actor(key)).record  # may be named by its id
+    try:
+        of = (await call.visor.version(after)).actor_id
+    except VersionNotFound:
+        of = None
+    if of != owner.id:
+        raise InvalidCursor(f"{after!r} is no version of {owner.name}")
+
+
 async def search(call: Call[Nothing, SearchQuery]) -> Reply:
     """List versions of all actors, in the order of their creation."""
-    found, has_more = await call.visor.search(call.query.query())
+    query = call.query.query()
+    try:
+        found, has_more = await call.visor.search(query)
+    except VersionNotFound as error:  # of `after`: a tag that nothing has is an empty list
+        raise InvalidCursor(error.detail) from None
     return Reply(value=listing([version_object(record) for record in found], "handle", has_more))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict
 
+from statevisor.api.cursors import AfterActor
 from statevisor.api.wire import (
     Body,
     ChangeFields,
@@ -72,7 +73,7 @@ class ActorsQuery(Query):
     label: LabelFilter | None = None
     q: Annotated[Part | None, Field(description="a part of the name")] = None
     limit: Limit = 50
-    after: Annotated[Name | None, Field(description="the last_id of the page before")] = None
+    after: AfterActor | None = None
 
 
 class UpdateBody(Body):

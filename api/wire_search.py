@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from statevisor.api.wire import LabelFilter, Limit, Name, Note, Query, Ref
+from statevisor.api.cursors import AfterVersion
+from statevisor.api.wire import LabelFilter, Limit, Name, Note, Query
 from statevisor.hypervisor.catalog_port import VersionQuery
 from statevisor.hypervisor.vocab import Op
 
@@ -52,7 +53,7 @@ class SearchQuery(Query):
     since: Annotated[Time | None, Field(description="made at this time or later")] = None
     until: Annotated[Time | None, Field(description="made before this time")] = None
     limit: Limit = 50
-    after: Annotated[Ref | None, Field(description="the last_id of the page before")] = None
+    after: AfterVersion | None = None
 
     def query(self) -> VersionQuery:
         """As the hypervisor is asked."""

@@ -15,6 +15,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from statevisor.api.cursors import AfterVersion
 from statevisor.api.wire import (
     Body,
     ChangeFields,
@@ -116,7 +117,7 @@ class VersionsQuery(Query):
 
     start: Annotated[Position, Field(alias="from")] = 0
     stop: Annotated[Position | None, Field(alias="to")] = None
-    after: Annotated[Ref | None, Field(description="the last_id of the page before")] = None
+    after: AfterVersion | None = None
     limit: Limit = 50
 
     @property

@@ -50,6 +50,13 @@ class MalformedBody(InvalidRequest):
     hint = "Send one complete JSON or msgpack object without duplicate keys."
 
 
+class InvalidCursor(InvalidRequest):
+    """`after` is not the end of a page of this list."""
+
+    code = "invalid_cursor"
+    hint = "Send the `last_id` of the page before; leave `after` out for the first page."
+
+
 class UnsupportedMedia(InvalidRequest):
     """The server does not read this Content-Type."""
 

@@ -46,6 +46,11 @@ async def test_a_list_comes_in_pages_and_can_be_filtered(boot: Any) -> None:
         named = await server.ask("GET", "/v1/actors?q=a4&label=parity")
         assert [actor["name"] for actor in named["data"]] == ["a4"]
         assert (await server.ask("GET", "/v1/actors?model=other"))["data"] == []
+        page = await server.ask("GET", "/v1/actors?limit=2")
+        await server.ask("DELETE", "/v1/actors/a1")  # with whom the page ended
+        rest = await server.ask("GET", f"/v1/actors?after={page['last_id']}")
+        assert [actor["name"] for actor in rest["data"]] == ["a2", "a3", "a4"]
+        assert await server.refused("GET", "/v1/actors?after=a1") == (400, "invalid_cursor")
 
 
 async def test_a_key_makes_a_retry_harmless(boot: Any) -> None:

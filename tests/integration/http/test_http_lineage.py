@@ -37,6 +37,8 @@ async def test_versions_are_found(boot: Any) -> None:
         assert first["has_more"]
         rest = await handles(server, f"after={first['last_id']}")
         assert len(rest) == 4
+        behind_none = await server.refused("GET", "/v1/versions?after=carol@0")
+        assert behind_none == (400, "invalid_cursor")
         made = (await server.ask("GET", "/v1/versions/alice@3"))["created_at"]
         assert (await handles(server, f"since={made}"))[0] == "alice@3"
         head = await server.ask("GET", f"/v1/actors/alice/head?at={made}")

@@ -34,6 +34,11 @@ async def test_a_version_waits_for_its_bytes_if_asked(boot: Any) -> None:
         assert rest["data"] == []
         first = await server.ask("GET", "/v1/actors/alice/versions?from=0&to=1")
         assert [v["op"] for v in first["data"]] == ["create"]
+        await server.ask("POST", "/v1/actors", {"name": "bob", "prompt": "no"})
+        path = f"/v1/actors/{(await server.ask('GET', '/v1/actors/alice'))['id']}/versions"
+        assert (await server.ask("GET", f"{path}?after={last}"))["data"] == []
+        for after in ("nope", "bob@0", "alice", "carol@1"):
+            assert await server.refused("GET", f"{path}?after={after}") == (400, "invalid_cursor")
 
 
 async def test_a_version_can_be_proved_and_carried(boot: Any) -> None:

@@ -151,7 +151,7 @@ async def test_a_packed_body_is_refused_whole_or_damaged(client, encoding, cut):
         "tier=moon",
         "label==x",
         "unknown=1",
-        "after=%00",
+        "q=%00",
     ],
 )
 async def test_a_wrong_query_is_422(client, visor, query):
