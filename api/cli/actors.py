@@ -11,7 +11,9 @@ from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.output import facts, table
 from statevisor.api.cli.prompt import read_prompt
 from statevisor.api.cli.remote import Remote, command
+from statevisor.api.cli.several import find_all
 from statevisor.api.cli.units import age
+from statevisor.hypervisor.errors import ActorNotFound
 
 _COLUMNS = (
     ("NAME", lambda a: a["name"]),
@@ -84,9 +86,14 @@ def rm(
     remote: Remote,
     actors: Annotated[list[str], typer.Argument(metavar="ACTOR...", help="Names or ids.")],
 ) -> None:
-    """Delete actors. Their journal stays while others descend from it."""
-    for actor in actors:
-        remote.client.delete(path("actors", actor))
+    """Delete actors, none if one is missing. Their journal stays while others descend from it."""
+    try:
+        found = find_all(remote.client, actors)
+    except ActorNotFound as error:
+        raise ActorNotFound(error.detail, hint=f"Nothing was deleted. {error.hint}") from None
+    # by id: a name that is given away meanwhile takes nobody else with it
+    for key, actor in found.items():
+        remote.client.delete(path("actors", key))
         if remote.plain:
             typer.echo(f"{actor} deleted")
 

@@ -11,6 +11,7 @@ import typer
 
 from statevisor.api.cli.client import path
 from statevisor.api.cli.remote import Remote, command
+from statevisor.api.cli.several import find_all
 from statevisor.api.cli.units import parse_duration
 from statevisor.hypervisor.errors import ActorNotFound, ActorQuarantined, Unavailable
 from statevisor.hypervisor.lifecycle import Power
@@ -40,8 +41,10 @@ def wait(
     """
     until = time.monotonic() + parse_duration(timeout)
     remote.client.patience_s = 0.0
+    wanted = frozenset({status}) if status else _RESTING
+    if actors and Power.DELETED not in wanted:  # who is missing is told now, not behind the others
+        _until(partial(_all_there, remote, actors[1:]), until)
     for actor in actors or ():
-        wanted = frozenset({status}) if status else _RESTING
         _until(partial(_arrived, remote, actor, wanted), until)
     if not actors:
         _until(partial(_ready, remote), until)
@@ -56,6 +59,10 @@ def _until(check: Callable[[], None], until: float) -> None:
             if time.monotonic() >= until:
                 raise
         time.sleep(_AGAIN_S)
+
+
+def _all_there(remote: Remote, actors: list[str]) -> None:
+    find_all(remote.client, actors)
 
 
 def _ready(remote: Remote) -> None:

@@ -86,15 +86,58 @@ def test_label_replaces_all_labels_and_none_clears_them(server: Any, cli: Any, s
     ]
 
 
-def test_rm_deletes_each_and_stops_at_the_first_failure(server: Any, cli: Any) -> None:
-    server.answer("DELETE", "/v1/actors/alice", status=204)
-    server.refuse("DELETE", "/v1/actors/bob", 404, "actor_not_found")
+def deleted(server: Any) -> list[str]:
+    return [asked.path for asked in server.asked if asked.method == "DELETE"]
 
-    ran = cli("rm", "alice", "bob", "carol")
 
-    assert ran.code == 3
-    assert "alice deleted" in ran.out
-    assert [asked.path for asked in server.asked] == ["/v1/actors/alice", "/v1/actors/bob"]
+@pytest.fixture
+def three(server: Any, shapes: Any) -> None:
+    for number, name in enumerate(("alice", "bob", "carol")):
+        server.answer("GET", f"/v1/actors/{name}", shapes.actor(name, id=f"act_{number}"))
+        server.answer("DELETE", f"/v1/actors/act_{number}", status=204)
+
+
+@pytest.mark.usefixtures("three")
+def test_rm_deletes_each_by_its_id(server: Any, cli: Any) -> None:
+    ran = cli("rm", "alice", "carol")
+
+    assert (ran.code, ran.out) == (0, "alice deleted\ncarol deleted\n")
+    assert deleted(server) == ["/v1/actors/act_0", "/v1/actors/act_2"]
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("names", [("alice", "a"), ("a", "alice"), ("a", "alice", "b")])
+def test_rm_deletes_none_if_one_is_missing(server: Any, cli: Any, names: tuple[str, ...]) -> None:
+    for name in set(names) - {"alice"}:
+        server.refuse("GET", f"/v1/actors/{name}", 404, "actor_not_found")
+
+    ran = cli("rm", *names)
+
+    assert (ran.code, ran.out, deleted(server)) == (3, "", [])
+    assert "Nothing was deleted" in ran.err
+    for name in set(names) - {"alice"}:
+        assert f"'{name}'" in ran.err
+
+
+@pytest.mark.usefixtures("three")
+def test_rm_deletes_once_who_is_named_twice(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer("GET", "/v1/actors/act_0", shapes.actor("alice", id="act_0"))
+
+    ran = cli("rm", "alice", "act_0", "alice")
+
+    assert (ran.code, ran.out) == (0, "alice deleted\n")
+    assert deleted(server) == ["/v1/actors/act_0"]
+
+
+@pytest.mark.usefixtures("three")
+def test_rm_stops_where_the_server_refuses(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer("GET", "/v1/actors/dora", shapes.actor("dora", id="act_9"))
+    server.refuse("DELETE", "/v1/actors/act_9", 409, "conflict")
+
+    ran = cli("rm", "alice", "dora", "bob")
+
+    assert (ran.code, ran.out) == (4, "alice deleted\n")
+    assert deleted(server) == ["/v1/actors/act_0", "/v1/actors/act_9"]
 
 
 def test_names_are_quoted_in_paths(server: Any, cli: Any) -> None:

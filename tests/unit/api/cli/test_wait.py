@@ -41,6 +41,20 @@ def test_actors_are_waited_for_one_after_another(
     assert ran.out == "alice is hibernated\nbob is idle\n"
 
 
+def test_who_is_missing_is_told_before_anybody_is_waited_for(
+    server: Any, cli: Any, shapes: Any, slept: list[float]
+) -> None:
+    server.answer("GET", "/v1/actors/alice", shapes.actor(status="running"))
+    server.refuse("GET", "/v1/actors/bob", 404, "actor_not_found")
+
+    ran = cli("wait", "alice", "bob", "--timeout", "0s")
+
+    assert (ran.code, slept) == (3, [])
+    assert "'bob'" in ran.err
+    server.answer("GET", "/v1/actors/carol", status=404, body={"code": "actor_not_found"})
+    assert cli("wait", "bob", "carol", "--for", "deleted").code == 0
+
+
 def test_one_status_can_be_asked_for(server: Any, cli: Any, shapes: Any, slept: Any) -> None:
     server.answer("GET", "/v1/actors/alice", shapes.actor(status="idle"))
     server.answer("GET", "/v1/actors/alice", shapes.actor(status="running"))
