@@ -61,6 +61,12 @@ STATUS: Mapping[type[StatevisorError], int] = {
     errors.FileCorrupt: 422,
     errors.ActorQuarantined: 409,
     errors.CheckpointInvalid: 500,
+    # said by commands, by no route
+    errors.AnswerUnreadable: 500,
+    errors.Unfit: 500,
+    errors.VersionUnproved: 500,
+    errors.DamageFound: 500,
+    errors.DrainIncomplete: 500,
 }
 #: Seconds after which another try may succeed. A class that is not here is not worth a retry.
 RETRY_AFTER_S: Mapping[type[StatevisorError], int] = {

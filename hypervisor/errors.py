@@ -260,3 +260,38 @@ class CheckpointInvalid(StatevisorError):
 
     code = "checkpoint_invalid"
     hint = "Compare the folder with the model's source."
+
+
+class AnswerUnreadable(StatevisorError):
+    """What answered does not speak as a statevisor does."""
+
+    code = "answer_unreadable"
+    hint = "Is there a statevisor behind this URL?"
+
+
+class Unfit(StatevisorError):
+    """This machine or its data folder is not fit to serve."""
+
+    code = "unfit"
+    hint = "Do what stands behind `next` under each line that fails, then run it again."
+
+
+class VersionUnproved(StatevisorError):
+    """A version does not follow from its journal."""
+
+    code = "version_unproved"
+    hint = "Compare it with its neighbours: `statevisor diff VERSION OTHER`."
+
+
+class DamageFound(StatevisorError):
+    """A part of the data folder is damaged."""
+
+    code = "damage_found"
+    hint = "Do what stands behind `next` under each line."
+
+
+class DrainIncomplete(StatevisorError):
+    """A drain could not bring every actor to disk."""
+
+    code = "drain_incomplete"
+    hint = "Their journals are complete, but a new build cannot replay them: look at each."

@@ -14,7 +14,7 @@ from statevisor.api.cli.client import fields, path
 from statevisor.api.cli.output import Output, facts, show
 from statevisor.api.cli.remote import Defaults, Remote, command
 from statevisor.api.cli.units import parse_duration, size
-from statevisor.hypervisor.errors import InvalidRequest, StatevisorError, Unavailable
+from statevisor.hypervisor.errors import DamageFound, DrainIncomplete, InvalidRequest, Unavailable
 
 _DATA = Path("statevisor-data")
 Data = Annotated[Path, typer.Option("--data", help="The data folder; no server may use it.")]
@@ -25,10 +25,7 @@ def drain(remote: Remote) -> None:
     answer = remote.client.post(path("admin", "drain"))
     remote.show(answer, facts)
     if answer["failed"]:
-        raise StatevisorError(
-            f"{len(answer['failed'])} actors could not be hibernated",
-            hint="Their journals are complete, but a new build cannot replay them: look at each.",
-        )
+        raise DrainIncomplete(f"{len(answer['failed'])} actors could not be hibernated")
 
 
 def gc(
@@ -91,7 +88,7 @@ def fsck(
     remote.show(answer, _checked)
     if not answer["ok"]:
         left = sum(not one["repaired"] for one in answer["findings"])
-        raise StatevisorError(f"{left} things are wrong", hint="Each line says what to do.")
+        raise DamageFound(f"{left} things are wrong")
 
 
 def _checked(answer: Mapping[str, Any]) -> Iterator[str]:

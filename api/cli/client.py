@@ -22,7 +22,13 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from statevisor.api.cli.faults import from_answer
-from statevisor.hypervisor.errors import InvalidRequest, ModelLoading, StatevisorError, Unavailable
+from statevisor.hypervisor.errors import (
+    AnswerUnreadable,
+    InvalidRequest,
+    ModelLoading,
+    StatevisorError,
+    Unavailable,
+)
 
 CONNECT_S = 5.0
 _AGAIN_S = 0.25
@@ -275,9 +281,7 @@ def _decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
-        raise StatevisorError(
-            f"the answer is not JSON: {body[:80]!r}", hint="Is there a statevisor behind this URL?"
-        ) from error
+        raise AnswerUnreadable(f"the answer is not JSON: {body[:80]!r}") from error
 
 
 def _events(answer: HTTPResponse) -> Iterator[Event]:

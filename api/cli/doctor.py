@@ -11,7 +11,7 @@ import typer
 from statevisor.api.cli.client import Client
 from statevisor.api.cli.output import Output, show
 from statevisor.api.cli.remote import Defaults
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import Unfit
 
 
 def doctor(
@@ -49,7 +49,7 @@ def doctor(
     show(rows, output or defaults.output, _lines)
     failed = [check.name for check in found if check.state is State.FAIL]
     if failed:
-        raise StatevisorError(f"not fit to serve: {', '.join(failed)}", hint="See each line.")
+        raise Unfit(f"not fit to serve: {', '.join(failed)}")
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from statevisor.api.cli.output import facts, table
 from statevisor.api.cli.remote import Remote, command
 from statevisor.api.cli.transfer import copying
 from statevisor.api.cli.units import age, size
-from statevisor.hypervisor.errors import ImageCorrupt, InvalidRequest, StatevisorError
+from statevisor.hypervisor.errors import ImageCorrupt, InvalidRequest, VersionUnproved
 
 version_lines = table(
     (
@@ -84,7 +84,7 @@ def verify(remote: Remote, version: VersionName) -> None:
     found = remote.client.post(path("versions", version, "verify"))
     remote.show(found, facts)
     if not found["ok"]:
-        raise StatevisorError(
+        raise VersionUnproved(
             f"{version} does not follow from its journal",
             hint=f"Compare it with its neighbours: `statevisor diff {version} OTHER`.",
         )

@@ -148,8 +148,10 @@ def test_the_command_ends_with_one_when_something_fails(tmp_path: Path, capsys: 
     assert capsys.readouterr().out.startswith("ok    python")
     (tmp_path / "file").touch()
     assert main(["doctor", "--port", "0", "--data", str(tmp_path / "file"), "-o", "json"]) == 1
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows if row["state"] == "fail"] == ["data"]
+    out, err = capsys.readouterr()
+    assert [row["name"] for row in json.loads(out) if row["state"] == "fail"] == ["data"]
+    assert "error (unfit): not fit to serve: data" in err
+    assert "next: Do what stands behind `next`" in err
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_fsck_fails_when_something_is_wrong(server: Any, cli: Any) -> None:
     assert (ran.code, server.asked[0].body) == (1, {})
     assert "found image_damaged (act_1): MiB 0 is damaged" in ran.out
     assert "next: Run a repair." in ran.out
+    assert "error (damage_found): 1 things are wrong" in ran.err
     assert json.loads(cli("admin", "fsck", "-o", "json").out) == FSCK
 
 

@@ -95,7 +95,8 @@ def test_an_answer_that_is_not_json_is_a_failure(server: Any, cli: Any) -> None:
     ran = cli("info", "alice")
 
     assert ran.code == 1
-    assert "not JSON" in ran.err
+    assert "error (answer_unreadable): the answer is not JSON" in ran.err
+    assert "next: Is there a statevisor behind this URL?" in ran.err
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["info"], ["ls", "--output", "xml"]])

@@ -29,5 +29,6 @@ def test_a_drain_that_left_someone_behind_is_a_failure(server: Any, cli: Any) ->
 
     assert cli("admin", "drain").code == 0
     ran = cli("admin", "drain")
+    assert "error (drain_incomplete): 1 actors" in ran.err
     assert ran.code == 1
     assert "1 actors" in ran.err

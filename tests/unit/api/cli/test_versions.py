@@ -48,6 +48,8 @@ def test_verify_that_fails_is_a_failure(server: Any, cli: Any) -> None:
 
     assert ran.code == 1
     assert json.loads(ran.out) == found
+    assert "error (version_unproved): a@1 does not follow from its journal" in ran.err
+    assert "next: Compare it with its neighbours: `statevisor diff a@1 OTHER`." in ran.err
     server.answer("POST", "/v1/versions/a@2/verify", {**found, "ok": True})
     assert cli("verify", "a@2").code == 0
 
