@@ -1,6 +1,7 @@
 """One client's connection: what is no request, too, is answered with a code and a next step.
 
-The parser refuses before there is a route, so the middleware of the routes never sees it.
+The parser refuses before there is a route, so the middleware of the routes never sees it. Nor does
+it see a head that stops arriving, which would hold its connection for ever.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from contextlib import suppress
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.web_protocol import _ErrInfo
 
 from statevisor.api.errors import account, error_response, request_id_of
 from statevisor.api.host import REQUEST_ID, Host
-from statevisor.hypervisor.errors import HeadTooLarge, MalformedRequest, StatevisorError
+from statevisor.hypervisor.errors import HeadLate, HeadTooLarge, MalformedRequest, StatevisorError
 
 #: Seconds in which a refused client that still sends may come to read the answer.
 _LINGER_S = 2.0
@@ -25,7 +28,7 @@ log = structlog.get_logger(__name__)
 class Connection(web.RequestHandler):
     """The protocol of one connection."""
 
-    __slots__ = ("_host", "_refused")
+    __slots__ = ("_body", "_head", "_host", "_read", "_refused")
 
     def __init__(self, host: Host, server: web.Server) -> None:
         super().__init__(
@@ -36,6 +39,42 @@ class Connection(web.RequestHandler):
         )
         self._host = host
         self._refused = False
+        self._head: asyncio.TimerHandle | None = None  #: runs while a head is incomplete
+        self._read = 0  #: requests whose heads came through `data_received`
+        self._body: StreamReader = EMPTY_PAYLOAD  #: of the last of them
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; a head that has begun must be complete in time."""
+        before = self._request_count
+        between = self._body.is_eof() and before == self._read
+        super().data_received(data)
+        if self._request_count != before:
+            # What came behind it in the same bytes may begin another head. Its next byte tells, and
+            # until then the connection is like one that idles.
+            self._read, self._body = self._request_count, self._messages[-1][1]
+            self._end_head()
+        elif between and self._head is None and data.strip(b"\r\n"):  # these may end a request
+            self._head = self._loop.call_later(self._host.settings.head_wait_s, self._refuse_head)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Nobody waits for a head any more."""
+        self._end_head()
+        super().connection_lost(exc)
+
+    def _end_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _refuse_head(self) -> None:
+        """Answer, behind the requests before it, to a head that is still incomplete."""
+        self._head = None
+        if self._force_close or self._request_count != self._read:  # it was read another way
+            return
+        late = HeadLate(f"the head was not complete within {self._host.settings.head_wait_s:g} s")
+        self._messages.append((_ErrInfo(408, late, late.detail), EMPTY_PAYLOAD))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def handle_error(
         self,
@@ -90,6 +129,8 @@ class Connection(web.RequestHandler):
 
 
 def _unread(error: BaseException | None, message: str | None) -> StatevisorError:
+    if isinstance(error, StatevisorError):
+        return error
     if isinstance(error, LineTooLong):
         return HeadTooLarge()
     reason = (message or "").strip().partition("\n")[0].rstrip(": ")

@@ -29,6 +29,7 @@ STATUS: Mapping[type[StatevisorError], int] = {
     StatevisorError: 500,
     errors.InvalidRequest: 422,
     errors.MalformedRequest: 400,
+    errors.HeadLate: 408,
     errors.MalformedBody: 400,
     errors.InvalidCursor: 400,
     errors.UnsupportedMedia: 415,
@@ -70,6 +71,7 @@ STATUS: Mapping[type[StatevisorError], int] = {
 }
 #: Seconds after which another try may succeed. A class that is not here is not worth a retry.
 RETRY_AFTER_S: Mapping[type[StatevisorError], int] = {
+    errors.HeadLate: 1,
     errors.ActorBusy: 1,
     errors.QuotaExceeded: 1,
     errors.Unavailable: 1,

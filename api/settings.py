@@ -45,6 +45,7 @@ class ServerSettings:
     token: str | None = None  #: None: whoever reaches the socket may do everything
     body_bytes: int = 8 << 20
     import_bytes: int = 1 << 30
+    head_wait_s: float = 30.0  #: from the first byte of a head to its last
     body_wait_s: float = 30.0  #: longest pause inside a body
     heartbeat_s: float = 5.0  #: of a stream, and how often a vanished client is looked for
     stall_s: float = 60.0  #: how long a client may read nothing of its stream
@@ -70,6 +71,7 @@ class Settings(BaseModel):
     token: Annotated[SecretStr | None, Field(description="what clients must send")] = None
     body_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(_SERVER.body_bytes)
     import_bytes: Annotated[ByteSize, Field(ge=1024)] = ByteSize(_SERVER.import_bytes)
+    head_wait_s: Seconds = _SERVER.head_wait_s
     body_wait_s: Seconds = _SERVER.body_wait_s
     heartbeat_s: Seconds = _SERVER.heartbeat_s
     stall_s: Seconds = _SERVER.stall_s

@@ -44,6 +44,13 @@ class MalformedRequest(InvalidRequest):
     hint = "Send HTTP/1.1: a request line, then headers, each of them well-formed."
 
 
+class HeadLate(InvalidRequest):
+    """The head of a request did not arrive in time."""
+
+    code = "request_timeout"
+    hint = "Send the request line and all headers at once, on a new connection."
+
+
 class MalformedBody(InvalidRequest):
     """The body cannot be read as what its Content-Type says."""
 

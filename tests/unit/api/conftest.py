@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from statevisor.api.app import build_app
+from statevisor.api.front import serve_app
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import ServerSettings
@@ -350,3 +351,30 @@ async def _worker(host: Host) -> AsyncIterator[WorkerHost]:
 def behind_a_socket() -> Callable[[Host], AbstractAsyncContextManager[WorkerHost]]:
     """What a worker process would serve of a host: the same, behind a socket."""
     return _worker
+
+
+@asynccontextmanager
+async def _listening(host: Host) -> AsyncIterator[int]:
+    door = socket.create_server(("127.0.0.1", 0))
+    door.setblocking(False)
+    serving = await serve_app(host, [door])
+    try:
+        yield door.getsockname()[1]
+    finally:
+        await serving.cleanup()
+
+
+@pytest.fixture
+def listening() -> Callable[[Host], AbstractAsyncContextManager[int]]:
+    """Serves a host as a server does; the port."""
+    return _listening
+
+
+@pytest.fixture(params=["here", "in a worker"])
+async def port(request: Any, host: Host) -> Any:
+    """The same routes in both forms of the server, by its port."""
+    async with AsyncExitStack() as undo:
+        served = host
+        if request.param == "in a worker":
+            served = await undo.enter_async_context(_worker(host))
+        yield await undo.enter_async_context(_listening(served))

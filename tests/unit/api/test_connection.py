@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-from collections.abc import Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +12,6 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from statevisor.api import connection
-from statevisor.api.front import serve_app
 from statevisor.api.host import Host
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -122,28 +118,6 @@ async def told(port: int, *parts: bytes) -> list[Answer]:
         writer.close()
 
 
-@asynccontextmanager
-async def listening(host: Host) -> Any:
-    door = socket.create_server(("127.0.0.1", 0))
-    door.setblocking(False)
-    serving = await serve_app(host, [door])
-    try:
-        yield door.getsockname()[1]
-    finally:
-        await serving.cleanup()
-
-
-@pytest.fixture(params=["here", "in a worker"])
-async def port(request: Any, host: Host, behind_a_socket: Callable[[Host], Any]) -> Any:
-    """The same routes in both forms of the server."""
-    if request.param == "here":
-        async with listening(host) as found:
-            yield found
-    else:
-        async with behind_a_socket(host) as worker, listening(worker) as found:
-            yield found
-
-
 @pytest.mark.parametrize("name", REFUSED)
 async def test_what_is_no_request_is_a_problem(port: int, name: str) -> None:
     sent, status, code = REFUSED[name]
@@ -173,7 +147,9 @@ async def test_who_is_refused_cannot_go_on(port: int) -> None:
     assert [answer.status for answer in answers] == [400]
 
 
-async def test_a_refused_request_is_counted_and_logged_without_a_traceback(host: Host) -> None:
+async def test_a_refused_request_is_counted_and_logged_without_a_traceback(
+    host: Host, listening: Any
+) -> None:
     with capture_logs() as logs:
         async with listening(host) as port:
             await told(port, REFUSED["length of letters"][0])
@@ -183,7 +159,9 @@ async def test_a_refused_request_is_counted_and_logged_without_a_traceback(host:
     assert 'http_requests_total{method="UNKNOWN",route="none",status="400"} 1.0' in page
 
 
-async def test_a_packed_body_is_not_unpacked(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_packed_body_is_not_unpacked(
+    host: Host, listening: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with listening(host) as port:
         (answer,) = await told(port, REFUSED["deflate that is none"][0])
     assert answer.status == 415
@@ -191,7 +169,7 @@ async def test_a_packed_body_is_not_unpacked(host: Host, caplog: pytest.LogCaptu
 
 
 async def test_what_fails_before_the_routes_tells_nothing(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, listening: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: object) -> None:
         raise KeyError("/secret/path")
@@ -206,7 +184,7 @@ async def test_what_fails_before_the_routes_tells_nothing(
 
 
 async def test_without_the_connection_the_answer_is_plain_text(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, listening: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(connection.Connection, "handle_error")
     async with listening(host) as port:
