@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from statevisor.hypervisor.commands import FsckView
-from statevisor.hypervisor.errors import Conflict, FileCorrupt, InvalidRequest, Unavailable
+from statevisor.hypervisor.errors import FileCorrupt, InvalidRequest, Unavailable
 from statevisor.store.backup import FORMAT, IMAGES, MANIFEST
 from statevisor.store.db import FILE
 from statevisor.store.files import Files
 from statevisor.store.fsck import SCHEMA, check_folder
+from statevisor.store.workplace import workplace
 
-_PARTIAL: Final = ".partial"
 _CHUNK: Final = 1 << 20
 _WHICH: Final = "Name what `statevisor admin backup` wrote: a folder, or a file ending in .tar."
 #: What a backup holds; a name that is none of these is never written.
@@ -29,29 +29,21 @@ _MEMBER: Final = re.compile(rf"(?:{re.escape(FILE)}|{re.escape(MANIFEST)}|{IMAGE
 def restore(backup: Path, folder: Path) -> FsckView:
     """Make a data folder of a backup, a folder or a .tar file; return what was compared. Slow.
 
-    Until then it is called `FOLDER.partial`; a failure leaves nothing. Raises: InvalidRequest (this
-    is no backup), Conflict (the folder exists), FileCorrupt (a bit of the backup has changed),
-    Unavailable (the disk fails).
+    Until then it lies in `FOLDER.partial`. A failure leaves nothing; what a kill leaves the next
+    restore takes away. Raises: InvalidRequest (this is no backup), Conflict (the folder exists, or
+    is being made), FileCorrupt (a bit of the backup has changed), Unavailable (the disk fails).
     """
     goal = Path(os.path.abspath(folder))
-    work = goal.with_name(goal.name + _PARTIAL)
     if not goal.parent.is_dir():
         raise InvalidRequest(f"there is no folder {goal.parent}", hint="Make it first.")
-    for path in (goal, work):
-        if path.exists():
-            raise Conflict(f"{path} exists", hint="Name a new folder, or remove that one.")
-    with _disk(backup, goal):
-        try:
-            (work / IMAGES).mkdir(parents=True)
-            _copy(backup, work)
-            view = _compared(backup, work)
-            for inner in (work / IMAGES, work):
-                Files().sync_folder(inner)
-            work.rename(goal)
-            Files().sync_folder(goal.parent)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
+    with _disk(backup, goal), workplace(goal) as work:
+        (work / IMAGES).mkdir()
+        _copy(backup, work)
+        view = _compared(backup, work)
+        for inner in (work / IMAGES, work):
+            Files().sync_folder(inner)
+        work.rename(goal)
+        Files().sync_folder(goal.parent)
     return view
 
 
