@@ -5,7 +5,7 @@ bytes do not change, and whoever writes the backup sees to it that none is freed
 row of the copy has its bytes, each checked on its way. Images are packed into new slabs without the
 holes of the old ones, and the copy's rows say where.
 
-Until it is whole a backup is called `TARGET.partial`, and its catalog has another name than the one
+Until it is whole a backup lies in `TARGET.partial`, and its catalog has another name than the one
 that a server looks for.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, delete, select, update
 
-from statevisor.hypervisor.errors import Conflict, InvalidRequest, Unavailable
+from statevisor.hypervisor.errors import InvalidRequest, Unavailable
 from statevisor.hypervisor.image_ports import Archived
 from statevisor.hypervisor.records import ImageRef
 from statevisor.store import checkpoints, codec
@@ -36,12 +35,12 @@ from statevisor.store.images import SlabImages
 from statevisor.store.prepared import Prepared
 from statevisor.store.slabs import Place, slab_name
 from statevisor.store.tables import checkpoint, image
+from statevisor.store.workplace import workplace
 
 IMAGES: Final = "images"  #: the folder of slabs inside a data folder
 MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
 SLAB_BYTES: Final = 64 << 20
-_PARTIAL: Final = ".partial"
 _UNFINISHED: Final = "catalog.partial"
 
 _MOVE = Prepared(
@@ -66,33 +65,24 @@ class FolderArchive:
         self._files = Files()
 
     async def write(self, target: str) -> Archived:
-        """As the port says. A failure leaves nothing, a crash leaves `TARGET.partial`."""
+        """As the port says. A failure leaves nothing; what a crash leaves the next one removes."""
         with _disk(target):
-            goal, work = await asyncio.to_thread(self._begin, target)
+            goal = await asyncio.to_thread(self._goal, target)
+            place = workplace(goal)
+            work = await asyncio.to_thread(place.__enter__)
             try:
+                (work / IMAGES).mkdir()
                 return await self._fill(goal, work)
-            except BaseException:
-                await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
-                raise
+            finally:
+                await asyncio.to_thread(place.__exit__, None, None, None)
 
-    def _begin(self, target: str) -> tuple[Path, Path]:
+    def _goal(self, target: str) -> Path:
         goal = Path(os.path.abspath(target))
-        work = goal.with_name(goal.name + _PARTIAL)
         if self._data.resolve() in (goal.resolve(), *goal.resolve().parents):
             raise InvalidRequest("a backup cannot lie inside the data folder it copies")
         if not goal.parent.is_dir():
             raise InvalidRequest(f"there is no folder {goal.parent} on the server")
-        if goal.exists():
-            raise Conflict(f"{goal} exists", hint="Name a file or folder that does not exist.")
-        try:
-            work.mkdir()
-        except FileExistsError as error:
-            raise Conflict(
-                f"{work} exists: a backup to this place broke off, or is being made",
-                hint=f"If none is being made, remove {work}; it is of no use.",
-            ) from error
-        (work / IMAGES).mkdir()
-        return goal, work
+        return goal
 
     async def _fill(self, goal: Path, work: Path) -> Archived:
         catalog = work / _UNFINISHED
@@ -175,7 +165,6 @@ class _Tar:
         """Give the whole its name."""
         _sync(self._path)
         self._path.rename(goal)
-        shutil.rmtree(self._work)
 
 
 def _groups(refs: list[ImageRef], slab_bytes: int) -> Iterator[list[ImageRef]]:

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from statevisor.hypervisor.collector import Collector
-from statevisor.hypervisor.commands import Gc
+from statevisor.hypervisor.commands import Backup, Gc
 from statevisor.hypervisor.image_ports import Extent
 from statevisor.store import sweep
 from statevisor.store.fsck import check_folder, is_lost
+from statevisor.store.workplace import workplace_of
 
 CHILD = Path(__file__).with_name("housekeeping_child.py")
 spec = importlib.util.spec_from_file_location("housekeeping_child", CHILD)
@@ -97,16 +98,22 @@ async def test_gc_can_be_killed_anywhere(data: Path, at: str) -> None:
     "at",
     ["copy:1:before", "_put:5:before", "_relocate:1:after", "rename:1:after", "publish:1:before"],
 )
-async def test_a_backup_that_was_killed_is_told_apart(data: Path, what: str, at: str) -> None:
+async def test_a_backup_that_was_killed_is_made_anew(data: Path, what: str, at: str) -> None:
     kill(data, what, at)
 
     goal = data.with_name("copy" if what == "backup" else "copy.tar")
-    partial = goal.with_name(goal.name + ".partial")
+    work = workplace_of(goal) / "whole"
     assert not goal.exists()
-    assert partial.exists()
+    assert work.exists()
     if at in ("_put:5:before", "_relocate:1:after"):
-        assert is_lost(partial) or what == "tar"
+        assert is_lost(work) or what == "tar"
     assert await sound(data) == {"actor-2", "actor-3"}
+    async with child.running(data) as (visor, _, _):
+        await visor.backup(Backup(target=str(goal)))
+    assert set(os.listdir(data.parent)) == {"data", goal.name}
+    if what == "tar":
+        shutil.unpack_archive(goal, goal := data.with_name("unpacked"), filter="data")
+    assert await sound(goal) == {"actor-2", "actor-3"}
 
 
 @pytest.mark.parametrize("what", ["backup", "tar"])
