@@ -17,7 +17,7 @@ from statevisor.hypervisor.records import ActorRecord
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import Tier
 
-from life import World, open_world  # isort: skip  # beside this file
+from world import World, open_world  # isort: skip  # beside this file
 from oracle import Oracle  # isort: skip
 from stories import Actor, Allowed, Change, Goal, Stories, Story, fit, length, prompt  # isort: skip
 

@@ -30,7 +30,10 @@ from statevisor.store.files import Files
 sys.path.insert(0, str(Path(__file__).parent))
 import life  # isort: skip
 import mutants  # isort: skip
+from acks import Acks  # isort: skip
 from images_child import KillingFiles, die  # isort: skip
+from worker import Worker  # isort: skip
+from world import make_guest, open_world  # isort: skip
 
 
 class Points:
@@ -92,17 +95,17 @@ class Unlocked(Files):
 
 async def overtaken(order: dict[str, Any]) -> None:
     """An owner at work is overtaken by another, who has the last word; it goes on if it can."""
-    folder, acks = Path(order["folder"]), life.Acks(Path(order["acks"]))
+    folder, acks = Path(order["folder"]), Acks(Path(order["acks"]))
     files = Unlocked()
-    old = await life.open_world(folder, life.make_guest("toy"), files=files, locked=False)
-    worker = life.Worker(old, acks, random.Random(order["number"]), f"n{order['number']}")
+    old = await open_world(folder, make_guest("toy"), files=files, locked=False)
+    worker = Worker(old, acks, random.Random(order["number"]), f"n{order['number']}")
     await worker.create()
     (actor,) = worker._mine
 
     going = asyncio.create_task(worker.generate(actor, 5000))
     await asyncio.wait([going], timeout=0.05)
     try:
-        new = await life.open_world(folder, life.make_guest("toy"), files=files, locked=False)
+        new = await open_world(folder, make_guest("toy"), files=files, locked=False)
         acks.ack("overtaken")
         await new.visor.append(Append(actor=actor.id, prompt=(1, 2, 3)))
         await asyncio.wait([going], timeout=2)

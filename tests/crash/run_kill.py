@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checks  # isort: skip
-import life  # isort: skip
 from mutants import MUTANTS  # isort: skip
 from oracle import Oracle  # isort: skip
 from stories import Stories  # isort: skip
+from world import make_guest  # isort: skip
 
 LIVES = 6  #: on one folder
 
@@ -73,8 +73,8 @@ class Folder:
         self._base = base
         self._kind = guest
         every = 1 if guest == "toy" else 64
-        self._guest = life.make_guest(guest)
-        self._oracle = Oracle(life.make_guest(guest), every)
+        self._guest = make_guest(guest)
+        self._oracle = Oracle(make_guest(guest), every)
         self.stories = Stories()
         self.data.mkdir(parents=True)
 

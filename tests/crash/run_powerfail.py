@@ -21,12 +21,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import checks  # isort: skip
 import disk  # isort: skip
-import life  # isort: skip
 import recording  # isort: skip
 from mutants import MUTANTS  # isort: skip
 from oracle import Oracle  # isort: skip
 from run_kill import tiny_model  # isort: skip
 from stories import Stories  # isort: skip
+from world import make_guest  # isort: skip
 
 PER_RUN = 100  #: states of one recorded run
 
@@ -38,8 +38,8 @@ class Bench:
         """`guest`: `toy`, or the folder of a checkpoint."""
         self._base = base
         self.kind = guest
-        self._guest = life.make_guest(guest)
-        self.oracle = Oracle(life.make_guest(guest), 1 if guest == "toy" else 64)
+        self._guest = make_guest(guest)
+        self.oracle = Oracle(make_guest(guest), 1 if guest == "toy" else 64)
         self.count: Counter[str] = Counter()
         self.faults: list[str] = []
 
