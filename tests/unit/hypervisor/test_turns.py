@@ -1,4 +1,4 @@
-"""A turn from command to result, on twins: exact, gated, cancellable, isolated."""
+"""A turn from command to result, on twins: exact, isolated, repeatable."""
 
 from __future__ import annotations
 
@@ -12,21 +12,13 @@ from hypothesis import strategies as st
 
 from statevisor.guests.toy import POISON
 from statevisor.hypervisor.catalog_port import Once
-from statevisor.hypervisor.commands import (
-    Append,
-    CancelTurn,
-    CreateActor,
-    Generate,
-    Rollback,
-)
+from statevisor.hypervisor.commands import Append, CreateActor, Generate, Rollback
 from statevisor.hypervisor.errors import (
     ActorBusy,
     ActorQuarantined,
     GenerationConflict,
     IdempotencyMismatch,
     InvalidRequest,
-    InvalidTransition,
-    StatevisorError,
 )
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason
@@ -85,68 +77,6 @@ async def test_penalties_go_on_over_turns_without_a_prompt(world: Any) -> None:
     assert whole.token_ids != plain.token_ids
 
 
-async def test_no_token_is_seen_before_the_journal_has_it(world: Any) -> None:
-    await world.create("a")
-    journal, committed = world.catalog.journal, []
-    hold = asyncio.Event()
-
-    async def slow(entries: Any, *, incarnation: int) -> None:
-        await hold.wait()
-        await journal(entries, incarnation=incarnation)
-        committed.extend(token for entry in entries for token in entry.tokens)
-
-    world.catalog.journal = slow
-    stream = await world.visor.generate(Generate(actor="a", max_tokens=5, ignore_eos=True))
-    first = asyncio.ensure_future(anext(aiter(stream)))
-    for _ in range(200):
-        await asyncio.sleep(0)
-    assert not first.done()
-    hold.set()
-    event = await first
-    assert event.token in committed
-
-
-async def test_async_durability_opens_the_gate_at_once(worlds: Callable[..., Any]) -> None:
-    world = await worlds(config={"durability": "async"})
-    await world.create("a")
-    journal, hold = world.catalog.journal, asyncio.Event()
-
-    async def slow(entries: Any, *, incarnation: int) -> None:
-        await hold.wait()
-        await journal(entries, incarnation=incarnation)
-
-    world.catalog.journal = slow
-    stream = await world.visor.generate(Generate(actor="a", max_tokens=5, ignore_eos=True))
-    event = await asyncio.wait_for(anext(aiter(stream)), 5)
-    view = await world.visor.actor("a")
-    assert event.position >= view.durable_position
-    hold.set()
-    assert (await stream.result()).durable_position == event.position + 5
-
-
-async def test_a_failed_commit_ends_the_turn_at_what_is_committed(world: Any) -> None:
-    await world.create("a")
-    await world.create("twin")
-    journal, calls = world.catalog.journal, []
-
-    async def fails_once(entries: Any, *, incarnation: int) -> None:
-        calls.append(entries)
-        if len(calls) == 2:
-            raise StatevisorError("the disk is full")
-        await journal(entries, incarnation=incarnation)
-
-    world.catalog.journal = fails_once
-    stream = await world.visor.generate(Generate(actor="a", max_tokens=30, ignore_eos=True))
-    told = [event.token async for event in stream]
-    view = await stream.result()
-    assert (view.finish, view.error) == (FinishReason.ERROR, "internal")
-    assert tuple(told) == view.token_ids
-    assert len(told) < 30
-    rest = await world.say("a", max_tokens=30 - len(told), settings=SamplerSettings())
-    whole = await world.say("twin", max_tokens=30, settings=SamplerSettings())
-    assert view.token_ids + rest.token_ids == whole.token_ids
-
-
 async def test_stop_strings_cut_the_text_and_not_the_transcript(world: Any) -> None:
     await world.create("a")
     await world.create("b")
@@ -167,84 +97,6 @@ async def test_a_stop_token_stays_in_the_transcript(world: Any) -> None:
     assert view.finish is FinishReason.STOP
     assert view.token_ids[-1] == stop
     assert view.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
-
-
-async def test_a_cancelled_turn_ends_at_its_last_committed_token_and_goes_on_identically(
-    world: Any,
-) -> None:
-    await world.create("a")
-    await world.create("twin")
-    stream = await world.visor.generate(
-        Generate(actor="a", max_tokens=1000, ignore_eos=True, settings=SamplerSettings())
-    )
-    told = []
-    async for event in stream:
-        told.append(event.token)
-        if len(told) == 5:
-            await world.visor.cancel(CancelTurn(actor="a"))
-    view = await stream.result()
-    assert view.finish is FinishReason.CANCELLED
-    assert view.token_ids == tuple(told)
-    assert (await world.visor.actor("a")).record.position == view.position
-    more = await world.say("a", max_tokens=10, settings=SamplerSettings())
-    count = len(view.token_ids) + 10
-    whole = await world.say("twin", max_tokens=count, settings=SamplerSettings())
-    assert view.token_ids + more.token_ids == whole.token_ids
-
-
-async def test_a_turn_cancelled_in_the_queue_leaves_the_actor_usable(world: Any) -> None:
-    await world.create("a")
-    running = await world.visor.generate(Generate(actor="a", max_tokens=2000, ignore_eos=True))
-    queued = asyncio.create_task(world.visor.generate(Generate(actor="a", max_tokens=5)))
-    await asyncio.sleep(0.01)
-    (waiting,) = set((await world.visor._roster.find("a")).turns) - {running.turn_id}
-    await world.visor.cancel(CancelTurn(actor="a", turn=waiting))
-    view = await (await queued).result()
-    assert (view.finish, view.token_ids) == (FinishReason.CANCELLED, ())
-    running.cancel()
-    await running.result()
-    assert (await asyncio.wait_for(world.say("a"), 1)).finish is FinishReason.LENGTH
-
-
-async def test_cancelling_nothing_is_an_invalid_transition(world: Any) -> None:
-    await world.create("a")
-    with pytest.raises(InvalidTransition):
-        await world.visor.cancel(CancelTurn(actor="a"))
-
-
-async def test_a_caller_that_goes_away_cancels_its_turn_and_frees_everything(world: Any) -> None:
-    await world.create("a")
-    blocker = await world.visor.generate(Generate(actor="a", max_tokens=2000, ignore_eos=True))
-    caller = asyncio.create_task(world.visor.generate(Generate(actor="a", max_tokens=5)))
-    await asyncio.sleep(0.01)
-    caller.cancel()
-    await asyncio.gather(caller, return_exceptions=True)
-    blocker.cancel()
-    await blocker.result()
-    await world.say("a")
-    assert not (await world.visor._roster.find("a")).turns
-
-
-async def test_a_cancelled_prompt_is_caught_up_at_the_next_touch(
-    worlds: Callable[..., Any],
-) -> None:
-    world = await worlds(config={"step_tokens": 4})
-    await world.create("a", None)
-    await world.create("twin", LONG * 20)
-    step = world.guest.step
-    stream: list[Any] = []
-
-    def slow(plan: Any) -> Any:
-        if stream:
-            stream[0].cancel()
-        return step(plan)
-
-    world.guest.step = slow
-    stream.append(await world.visor.generate(Generate(actor="a", prompt=LONG * 20)))
-    view = await stream[0].result()
-    stream.clear()
-    assert view.finish is FinishReason.CANCELLED
-    assert (await world.say("a")).token_ids == (await world.say("twin")).token_ids
 
 
 async def test_a_poisoned_actor_is_quarantined_alone_and_a_rollback_cures_it(
@@ -389,22 +241,6 @@ async def test_a_step_loop_that_dies_makes_the_server_unready(world: Any) -> Non
         await asyncio.wait_for(world.say("a"), 0.2)
     assert isinstance(await failed, MemoryError)
     assert not world.visor.ready
-
-
-async def test_tokens_behind_a_failed_group_are_dropped_and_nobody_hangs(world: Any) -> None:
-    await world.create("a")
-    hold = asyncio.Event()
-
-    async def fails_late(entries: Any, *, incarnation: int) -> None:
-        await hold.wait()
-        raise StatevisorError("the disk is full")
-
-    world.catalog.journal = fails_late
-    stream = await world.visor.generate(Generate(actor="a", max_tokens=30, ignore_eos=True))
-    await asyncio.sleep(0.05)  # more tokens gather behind the group that is about to fail
-    hold.set()
-    view = await asyncio.wait_for(stream.result(), 5)
-    assert (view.error, view.token_ids) == ("internal", ())
 
 
 async def test_latencies_are_metered(world: Any) -> None:
