@@ -26,6 +26,7 @@ class Actor:
         self.imaged = 0  #: position of the newest image known on its path
         self._image: tuple[int, int, ImageRef] | None = None  # of segment and position
         self._last: tuple[int, int, int] | None = None  # token before segment and position
+        self.parent: tuple[int, str | None] = (-1, None)  #: as last read; see roster.glance
         self.unasked = False  #: it is being recovered, and nobody has asked for it
         self.turn: Turn | None = None
         self.turns: dict[str, TurnStream] = {}  #: waiting and running turns, by id

@@ -109,6 +109,8 @@ class Registry:
                 pinned=command.pinned,
                 ttl_s=command.ttl_s,
             )
+            if command.name is not None:
+                self._roster.renamed()
         return self._roster.view(actor)
 
     async def delete(self, command: DeleteActor) -> None:
@@ -124,5 +126,6 @@ class Registry:
                 raise ActorNotFound(f"there is no actor {command.actor!r}")
             guard = Guard(epoch=actor.record.epoch, once=command.once)
             await self._catalog.delete(actor.id, guard=guard)
+            self._roster.renamed()
             self._roster.residency(actor).delete(actor)
             self._roster.actors.pop(actor.id, None)

@@ -50,6 +50,7 @@ class Roster:
         # as they were called when they were last looked for
         self._named = WeakValueDictionary[str, Actor]()
         self.draining = False
+        self._renames = 0  #: names that were changed or taken away; each may be part of a handle
         self._catalog = catalog
         self._paths = paths
         self._ids = ids
@@ -64,12 +65,47 @@ class Roster:
 
     async def find(self, key: str) -> Actor:
         """The actor in memory; its record is as committed. Raises: ActorNotFound."""
-        actor = self.actors.get(key) or self._by_name(key)
-        if actor is not None and actor.power is not Power.DELETED:
+        actor = self._known(key)
+        if actor is not None:
             return actor
         actor = await self.admit(await self._catalog.actor(key))
         self._named[actor.record.name] = actor
         return actor
+
+    async def look(self, key: str) -> ActorView:
+        """An actor as committed; who is not in memory stays where it is. Raises: ActorNotFound."""
+        known = self.glance(key)
+        if known is not None:
+            return known
+        before = self._renames
+        record = await self._catalog.actor(key)
+        actor = self.actors.get(record.id)
+        if actor is not None:
+            self._named[actor.record.name] = actor
+            actor.parent = (before, record.parent)
+        return await self.view_of(record)
+
+    def glance(self, key: str) -> ActorView | None:
+        """The same, if it is known without the catalog; else None."""
+        actor = self._known(key)
+        if actor is None:
+            return None
+        # the handle of its parent follows the parent's name, which its own record does not
+        as_of, parent = actor.parent
+        if actor.record.parent is not None and as_of != self._renames:
+            return None
+        view = self.view(actor)
+        if view.record.parent == parent:
+            return view
+        return replace(view, record=replace(view.record, parent=parent))
+
+    def renamed(self) -> None:
+        """A name was changed or taken away: handles that were read before may have it still."""
+        self._renames += 1
+
+    def _known(self, key: str) -> Actor | None:
+        actor = self.actors.get(key) or self._by_name(key)
+        return None if actor is None or actor.power is Power.DELETED else actor
 
     def _by_name(self, name: str) -> Actor | None:
         """Who is called so, if that is known; a name is given again once its actor is deleted."""

@@ -233,7 +233,11 @@ class Visor:
 
     async def actor(self, key: str) -> ActorView:
         """One actor by id or name."""
-        return await self._roster.view_of(await self._catalog.actor(key))
+        return await self._roster.look(key)
+
+    def glance(self, key: str) -> ActorView | None:
+        """The same, if it is known without the catalog; else None."""
+        return self._roster.glance(key)
 
     async def actors(
         self,

@@ -228,6 +228,7 @@ class ScriptedVisor:
     streams: list[TurnStream] = field(default_factory=list)
     script: Callable[[TurnStream], None] | None = None
     ready: bool = True
+    known: dict[str, c.ActorView] = field(default_factory=dict)
     parts: list[Any] = field(default_factory=lambda: [ANSWERS["lineage"]] * 3)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
@@ -259,6 +260,9 @@ class ScriptedVisor:
             if isinstance(view, Exception):
                 raise view
             yield view
+
+    def glance(self, key: str) -> c.ActorView | None:
+        return self.known.get(key)
 
     def stats(self) -> dict[str, float]:
         return {"requests_running": 1, "slots_free": 6, "slots_used": 2, "actors_idle": 2}

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from typing import Any
 
 import pytest
 
-from statevisor.hypervisor.commands import DeleteActor, Fork, UpdateActor
+from statevisor.hypervisor.commands import (
+    DeleteActor,
+    Fork,
+    Generate,
+    Hibernate,
+    Rollback,
+    Snapshot,
+    UpdateActor,
+)
 from statevisor.hypervisor.errors import ActorNotFound
+from statevisor.hypervisor.sampling import SamplerSettings
+
+HOT = SamplerSettings(temperature=1.0)
 
 
 async def test_a_renamed_parent_is_shown_by_its_new_name(world: Any) -> None:
@@ -76,6 +88,94 @@ async def test_names_of_actors_that_were_dropped_are_dropped(worlds: Any) -> Non
     gc.collect()
     assert len(roster._named) <= 10
     assert await _id(world, "a0")
+
+
+async def test_who_is_in_memory_is_looked_at_without_the_catalog(world: Any) -> None:
+    await world.create("a")
+    await world.visor.fork(Fork(actor="a", names=("child",)))
+    for name in ("a", "child"):
+        await world.say(name)
+        await world.visor.actor(name)
+    asked = _asked(world)
+    views = []
+    for name in ("a", "child"):
+        await world.say(name)
+        views.append(await world.visor.actor(name))
+        assert views[-1] == await world.visor.actor(views[-1].record.id)
+    assert asked == []
+    for view in views:
+        assert view.record == await world.catalog.actor(view.record.id)
+
+
+async def test_what_is_looked_at_in_memory_shows_every_change_that_was_answered(world: Any) -> None:
+    await world.create("a")
+    await world.visor.fork(Fork(actor="a", names=("child",)))
+    key = (await world.visor.actor("child")).record.id
+
+    async def shown() -> Any:
+        view = await world.visor.actor(key)
+        assert view.record == await world.catalog.actor(key)
+        assert world.visor.glance(key) == view
+        return view.record
+
+    await world.say("child")
+    assert (await shown()).parent == "a@0"
+    await world.visor.update(UpdateActor(actor="child", labels={"team": "x"}, pinned=True))
+    assert ((await shown()).labels, (await shown()).pinned) == ({"team": "x"}, True)
+    await world.visor.snapshot(Snapshot(actor="child", tag="before"))
+    await shown()
+    await world.say("child")
+    end = (await shown()).position
+    await world.visor.rollback(Rollback(actor="child", to="before"))
+    assert (await shown()).position < end
+    await world.visor.hibernate(Hibernate(actor="child"))
+    await world.visor.update(UpdateActor(actor="a", name="b"))
+    assert (await shown()).parent == "b@0"
+    parent = (await world.visor.actor("b")).record.id
+    await world.visor.delete(DeleteActor(actor="b"))
+    assert (await shown()).parent == f"{parent}@0"
+    await world.visor.update(UpdateActor(actor="child", name="kid"))
+    assert (await shown()).name == "kid"
+    with pytest.raises(ActorNotFound):
+        await world.visor.actor("child")
+    await world.visor.delete(DeleteActor(actor="kid"))
+    for gone in ("kid", key):
+        assert world.visor.glance(gone) is None
+        with pytest.raises(ActorNotFound):
+            await world.visor.actor(gone)
+
+
+async def test_a_parent_that_was_read_before_its_rename_is_read_again(world: Any) -> None:
+    await world.create("a")
+    await world.visor.fork(Fork(actor="a", names=("child",)))
+    await world.say("child")
+    ask, late = world.catalog.actor, asyncio.Event()
+
+    async def slow(key: str) -> Any:
+        record = await ask(key)
+        await late.wait()
+        return record
+
+    world.catalog.actor = slow
+    looking = asyncio.ensure_future(world.visor.actor("child"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    world.catalog.actor = ask
+    await world.visor.update(UpdateActor(actor="a", name="b"))
+    late.set()
+    await looking  # it began before the rename
+    assert (await world.visor.actor("child")).record.parent == "b@0"
+
+
+async def test_a_turn_that_runs_is_looked_at_as_far_as_it_is_committed(world: Any) -> None:
+    await world.create("a")
+    stream = await world.visor.generate(
+        Generate(actor="a", max_tokens=50, ignore_eos=True, settings=HOT)
+    )
+    async for event in stream:
+        view = world.visor.glance("a")
+        assert view.durable_position == view.record.position > event.position
+    assert (await stream.result()).position == world.visor.glance("a").record.position
 
 
 async def _id(world: Any, name: str) -> str:

@@ -71,6 +71,14 @@ async def test_a_cancel_here_is_a_cancel_there(engine, visor):
     assert await stream.result() == visor.turn
 
 
+async def test_an_actor_that_is_known_is_told_without_a_task(engine, visor, frames):
+    visor.known["a"] = visor.answers["actor"]
+    assert await engine.actor("a") == visor.answers["actor"]
+    assert visor.calls == []
+    await engine.actor("b")
+    assert visor.calls == [("actor", ("b",), {})]
+
+
 async def test_a_call_that_nobody_waits_for_is_cancelled(engine, visor, monkeypatch):
     state = []
 
