@@ -142,3 +142,10 @@ async def test_a_frame_that_is_cut_is_an_end_and_one_too_long_a_fault() -> None:
     long.feed_data(b"\xff" * 8)
     with pytest.raises(ValueError, match="bytes"):
         await read(long)
+
+
+def test_what_is_refused_leaves_nothing_behind() -> None:
+    good = c.Fork(actor="a", at=5, names=("x", "y"))
+    with pytest.raises(TypeError):
+        encode([good, "so far", object()])
+    assert decode(encode([good, good])) == [good, good]
