@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ import structlog
 from statevisor.api import logs
 from statevisor.api.compose import powered
 from statevisor.api.front import listening
+from statevisor.api.garbage import settle
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import Settings
@@ -63,7 +63,7 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             if not await _ends_before(stop, loading := asyncio.create_task(visor)):
                 log.info("stopped while loading")
                 return
-            _settle()
+            settle()
             host.attach(loading.result())
             log.info("ready", url=url)
             if await _ends_before(stop, dying := asyncio.create_task(loading.result().failed())):
@@ -108,17 +108,6 @@ async def signalled() -> AsyncIterator[asyncio.Event]:
     finally:
         for one in signals:
             loop.remove_signal_handler(one)
-
-
-def _settle() -> None:
-    """Take what is loaded out of the garbage collector's sight, and let it begin.
-
-    Torch alone is a hundred thousand objects: looking through them would stop the steps of all
-    actors now and then, and take seconds when the process ends.
-    """
-    # no collection before: it would take a good part of a second to find a few megabytes
-    gc.freeze()
-    gc.enable()
 
 
 def _announce(path: Path, url: str) -> None:

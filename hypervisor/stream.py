@@ -20,7 +20,7 @@ class TurnStream:
         self._events: asyncio.Queue[Sequence[TokenEvent] | None] = asyncio.Queue()
         self._result: asyncio.Future[TurnView] = asyncio.get_running_loop().create_future()
         self._listener: Callable[[Sequence[TokenEvent]], object] | None = None
-        self._on_cancel: Callable[[], object] = lambda: None
+        self._on_cancel: Callable[[], object] = _nothing
         self._cancelled = False
 
     # -- for the caller --------------------------------------------------------------------------
@@ -90,11 +90,20 @@ class TurnStream:
 
     def end(self, result: TurnView) -> None:
         """Release the result; nothing follows."""
-        self._events.put_nowait(None)
+        self._finish()
         self._result.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         """End without a result."""
-        self._events.put_nowait(None)
+        self._finish()
         self._result.set_exception(error)
         self._result.exception()  # it is reported to whoever asks; nobody has to
+
+    def _finish(self) -> None:
+        self._events.put_nowait(None)
+        # it holds the turn, which holds this: such a circle waits for the garbage collector
+        self._on_cancel = _nothing
+
+
+def _nothing() -> None:
+    return

@@ -52,7 +52,7 @@ def serve(
     ] = None,
 ) -> None:
     """Start a server. Ctrl-C (or SIGTERM) drains it: every state goes to disk."""
-    gc.disable()  # what a start makes, it keeps: see `_settle` in api/server.py
+    gc.disable()  # what a start makes, it keeps: see api/garbage.py
     from statevisor.api.settings import load
 
     flags = {

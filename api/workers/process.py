@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from statevisor.api import logs
 from statevisor.api.front import serve_app
+from statevisor.api.garbage import settle
 from statevisor.api.host import Host
 from statevisor.api.settings import ServerSettings
 from statevisor.api.workers.remote import RelayMeter, RemoteVisor
@@ -69,6 +70,7 @@ async def _serve(order: Mapping[str, Any]) -> None:
 
     sockets = [socket.socket(fileno=number) for number in order["sockets"]]
     runner = await serve_app(host, sockets)
+    settle()
     ending = asyncio.create_task(engine.run(host.told))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.cancel)
     await asyncio.wait({ending})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -304,3 +305,18 @@ async def test_a_turn_that_goes_on_after_a_crash_has_a_place_for_every_tokens_lo
     assert 4 <= told < 200
     assert cut.logprobs == (None,) * told + whole.logprobs[told:]
     assert again == cut  # as the key keeps it
+
+
+async def test_turns_that_have_ended_leave_nothing_for_the_garbage_collector(world: Any) -> None:
+    await world.create("a")
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(3):
+            await world.say("a")
+        gc.collect()
+        left = {type(one).__name__ for one in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert not left & {"Turn", "TurnStream", "Door", "Queue"}
