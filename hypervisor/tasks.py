@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.turnstile import Turnstile
 
 T = TypeVar("T")
 
@@ -16,13 +18,26 @@ class Tasks:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        self._turnstile = Turnstile()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin work."""
-        task = asyncio.create_task(work)
+        """Begin work, in the order of the calls; where many begin at once, a few at a time."""
+        task = asyncio.create_task(self._begin(work))
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(partial(self._ended, work))
         return task
+
+    async def few(self) -> None:
+        """Go on at once, or where many come here at once, a few at a time."""
+        await self._turnstile.through()
+
+    async def _begin(self, work: Coroutine[Any, Any, T]) -> T:
+        await self._turnstile.through()
+        return await work
+
+    def _ended(self, work: Coroutine[Any, Any, Any], task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        work.close()  # it was cancelled before it began: Python tells of a coroutine left lying
 
     async def whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work to its end, also when the caller is cancelled."""

@@ -39,6 +39,7 @@ class Turns:
 
     def __init__(self, catalog: Catalog, gate: OutputGate, tasks: Tasks, clock: Clock) -> None:
         self._gate = gate
+        self._tasks = tasks
         self._clock = clock
         self._said = Said(catalog)
         self._endings = Endings(catalog)
@@ -84,6 +85,7 @@ class Turns:
         if not opened.done():
             opened.set_result(None)
         error = await turn.ended
+        await self._tasks.few()
         keyed = guard.once is not None
         view = await self._close(actor, batcher, stream, turn, record, error, keyed=keyed)
         if last := view.token_ids[-1:] or tuple(prompt[-1:]):

@@ -10,6 +10,7 @@ import pytest
 
 from statevisor.hypervisor.errors import Conflict
 from statevisor.hypervisor.tasks import Tasks
+from statevisor.hypervisor.turnstile import FEW
 
 
 @pytest.fixture
@@ -64,3 +65,36 @@ async def test_a_caller_that_waits_hears_of_it(log: list[dict[str, Any]]) -> Non
         await Tasks().whole(work())
     gc.collect()
     assert log == []
+
+
+async def test_much_work_at_once_is_begun_a_few_at_a_time(log: list[dict[str, Any]]) -> None:
+    tasks, begun, steps = Tasks(), list[int](), list[int]()
+
+    async def work(number: int) -> None:
+        begun.append(number)
+
+    async def other() -> None:
+        while len(begun) < 40:
+            steps.append(len(begun))
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    await asyncio.gather(*(tasks.whole(work(number)) for number in range(40)))
+    await beside
+    assert begun == list(range(40))
+    assert len(steps) >= 40 / FEW
+    assert log == []
+
+
+async def test_work_that_is_cancelled_before_it_begins_is_not_begun() -> None:
+    tasks, begun = Tasks(), list[int]()
+
+    async def work(number: int) -> None:
+        begun.append(number)
+
+    for number in range(20):
+        tasks.spawn(work(number))
+    await asyncio.sleep(0)
+    await tasks.cancel()
+    gc.collect()  # a coroutine that was never awaited would be told
+    assert begun == list(range(FEW))
