@@ -27,6 +27,8 @@ class Actor:
         self._image: tuple[int, int, ImageRef] | None = None  # of segment and position
         self._last: tuple[int, int, int] | None = None  # token before segment and position
         self.parent: tuple[int, str | None] = (-1, None)  #: as last read; see roster.glance
+        #: Its whole transcript, while it is being created: nothing else can be known of its state.
+        self.new: tuple[int, ...] | None = None
         self.unasked = False  #: it is being recovered, and nobody has asked for it
         self.turn: Turn | None = None
         self.turns: dict[str, TurnStream] = {}  #: waiting and running turns, by id

@@ -76,7 +76,6 @@ class Branches:
             labels=command.labels,
             guard=self._roster.guard(actor, command),
         )
-        await self._roster.refresh(actor)
         self._meter.observe("snapshot_seconds", self._clock.monotonic() - began)
         if command.wait:
             await self._image(actor, version)

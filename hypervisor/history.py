@@ -17,7 +17,7 @@ from statevisor.hypervisor.errors import InvalidRequest
 from statevisor.hypervisor.image_ports import ImageMeta, Images
 from statevisor.hypervisor.lineage import Path
 from statevisor.hypervisor.ports import Guest, Mutation
-from statevisor.hypervisor.records import ImageRef, SegmentRecord, VersionRecord
+from statevisor.hypervisor.records import ActorRecord, ImageRef, SegmentRecord, VersionRecord
 from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.vocab import Op
 
@@ -34,6 +34,21 @@ class Paths:
         self._limit = limit
         self._known: dict[int, SegmentRecord] = {}
 
+    def begun(self, actor: ActorRecord) -> None:
+        """An actor was created: its history begins with a segment of its own."""
+        self._know(
+            [
+                SegmentRecord(
+                    id=actor.segment,
+                    actor_id=actor.id,
+                    parent=None,
+                    position=0,
+                    rooted=False,
+                    depth=0,
+                )
+            ]
+        )
+
     async def of(self, segment: int) -> Path:
         """The segments from the root to this one."""
         path: list[SegmentRecord] = []
@@ -42,13 +57,16 @@ class Paths:
             record = self._known.get(at)
             if record is None:
                 found = await self._catalog.path(at, _PART)
-                if len(self._known) >= self._limit:
-                    self._known.clear()
-                self._known |= {one.id: one for one in found}
+                self._know(found)
                 record = found[0]
             path.append(record)
             at = record.parent
         return tuple(reversed(path))
+
+    def _know(self, found: Sequence[SegmentRecord]) -> None:
+        if len(self._known) >= self._limit:
+            self._known.clear()
+        self._known |= {one.id: one for one in found}
 
 
 class History:

@@ -56,6 +56,7 @@ class Registry:
         new = self._roster.new_actor(command.name, batcher, command.seed, command.labels)
         if source is None:
             record = await self._catalog.create(new, tokens, once=command.once)
+            self._paths.begun(record)
         else:
             path = await self._paths.of(source.segment)
             origin = await self._roster.histories[batcher.guest.name].origin(
@@ -66,9 +67,12 @@ class Registry:
         if tokens:
             try:
                 async with actor.mailbox.turn():
+                    actor.new = tokens if source is None and actor.record is record else None
                     await batcher.residency.resume(actor)
             except NoFreeSlot:
                 pass  # the actor is committed; its prompt is absorbed when it is touched next
+            finally:
+                actor.new = None
         return self._roster.view(actor)
 
     async def actors(

@@ -8,7 +8,7 @@ latter go on only between two slices, and only while there are none of the forme
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from statevisor.hypervisor.loop import StepLoop
@@ -56,9 +56,11 @@ class Replays:
         *,
         took: Callable[[int], None],
         patience: Patience | None = None,
+        known: tuple[int, ...] | None = None,
     ) -> None:
         """Absorb the tokens start..stop of a path; `took` is told of every slice.
 
+        `known` are the path's tokens from the first on, where the journal need not be read.
         Raises: Yielded; NotFinite, or whatever a step of its row raised.
         """
         at = start
@@ -66,11 +68,14 @@ class Replays:
             await self._calm(patience)
             if patience.asked():
                 break
-            at += await self._slice(slot, segment, at, min(stop, at + UNASKED), took)
+            tokens = await self._states.tokens(segment, at, min(stop, at + UNASKED))
+            at += await self._absorb(slot, tokens, took)
         self._asked += 1
         try:
             while at < stop:
-                at += await self._slice(slot, segment, at, min(stop, at + ASKED), took)
+                end = min(stop, at + ASKED)
+                tokens = known[at:end] if known else await self._states.tokens(segment, at, end)
+                at += await self._absorb(slot, tokens, took)
         finally:
             self._asked -= 1
             self.nudge()
@@ -85,10 +90,7 @@ class Replays:
             self._news.clear()
             await self._news.wait()
 
-    async def _slice(
-        self, slot: int, segment: int, start: int, stop: int, took: Callable[[int], None]
-    ) -> int:
-        tokens = await self._states.tokens(segment, start, stop)
+    async def _absorb(self, slot: int, tokens: Sequence[int], took: Callable[[int], None]) -> int:
         replay, began = Replay(slot, tokens), self._clock.monotonic()
         self._loop.add(replay)
         error = await replay.ended

@@ -282,6 +282,9 @@ class Residency:
 
     async def _fill(self, actor: Actor, slot: int) -> int:
         """Load the nearest state into the slot; returns how many tokens it has absorbed."""
+        if actor.new is not None:  # nobody has its state, and no image of it was ever made
+            await self._engine.run(self._guest.clear, slot)
+            return 0
         frame = self.frames.get(actor.id)
         if frame is not None and frame.segment == actor.segment:
             try:
@@ -384,7 +387,9 @@ class Residency:
 
         if actor.absorbed < actor.rest:
             place = (slot, actor.segment, actor.absorbed, actor.rest)
-            await self._replays.run(*place, took=took, patience=self._patience(actor))
+            await self._replays.run(
+                *place, took=took, patience=self._patience(actor), known=actor.new
+            )
 
     def _patience(self, actor: Actor) -> Patience | None:
         """How the rebuild of an actor that nobody has asked for gives way to others."""

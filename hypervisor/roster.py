@@ -68,9 +68,7 @@ class Roster:
         actor = self._known(key)
         if actor is not None:
             return actor
-        actor = await self.admit(await self._catalog.actor(key))
-        self._named[actor.record.name] = actor
-        return actor
+        return await self.admit(await self._catalog.actor(key))
 
     async def look(self, key: str) -> ActorView:
         """An actor as committed; who is not in memory stays where it is. Raises: ActorNotFound."""
@@ -115,13 +113,15 @@ class Roster:
         return actor
 
     async def admit(self, record: ActorRecord) -> Actor:
-        known = self.actors.get(record.id)
-        if known is not None:
-            return known
-        path = await self._paths.of(record.segment)
-        self._forget()
-        actor = Actor(record, path, Mailbox(self._config.mailbox), self._clock.monotonic())
-        return self.actors.setdefault(record.id, actor)
+        """The actor of a record, in memory and to be found by its name."""
+        actor = self.actors.get(record.id)
+        if actor is None:
+            path = await self._paths.of(record.segment)
+            self._forget()
+            made = Actor(record, path, Mailbox(self._config.mailbox), self._clock.monotonic())
+            actor = self.actors.setdefault(record.id, made)
+        self._named[actor.record.name] = actor
+        return actor
 
     def _forget(self) -> None:
         """Keep the table small: an actor at rest on nvme is nothing but its row in the catalog.
@@ -139,12 +139,6 @@ class Roster:
     def _at_rest(self, actor: Actor) -> bool:
         quiet = not actor.mailbox.held and not actor.turns
         return quiet and self.tier(actor) is Tier.NVME
-
-    async def refresh(self, actor: Actor) -> None:
-        """Take over what a change beside the mailbox has committed."""
-        record = await self._catalog.actor(actor.id)
-        if record.generation > actor.record.generation:
-            actor.record = record
 
     async def view_of(self, record: ActorRecord) -> ActorView:
         actor = self.actors.get(record.id)
