@@ -18,6 +18,8 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from statevisor.api.histogram import PlainHistogram
+
 PREFIX = "statevisor_"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -87,11 +89,16 @@ class PrometheusMeter:
         self._registry = CollectorRegistry()
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._plain: dict[str, PlainHistogram] = {}  #: those without labels
         for name, metric in METERED.items():
             if metric.kind == "counter":
                 self._counters[name] = Counter(
                     PREFIX + name, metric.help, metric.labels, registry=self._registry
                 )
+            elif not metric.labels:
+                plain = PlainHistogram(PREFIX + name, metric.help, metric.buckets)
+                self._plain[name] = plain
+                self._registry.register(plain)
             else:
                 self._histograms[name] = Histogram(
                     PREFIX + name,
@@ -104,8 +111,10 @@ class PrometheusMeter:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Put one value into a histogram. Raises: KeyError for a name that is not declared."""
-        metric = self._histograms[name]
-        (metric.labels(**labels) if labels else metric).observe(value)
+        if labels:
+            self._histograms[name].labels(**labels).observe(value)
+        else:
+            self._plain[name].observe(value)
 
     def count(self, name: str, n: float = 1, **labels: str) -> None:
         """Add to a counter. Raises: KeyError for a name that is not declared."""
