@@ -43,8 +43,9 @@ class OutputGate:
         self._meter = meter
         self._held: dict[str, _Held] = {}
         self._wake = asyncio.Event()
+        self._group: dict[str, _Held] = {}  #: what is being committed
         self._failed: dict[str, StatevisorError] = {}
-        self._commits: dict[str, asyncio.Event] = {}
+        self._settling: dict[str, asyncio.Future[None]] = {}
 
     def push(
         self, turn: Turn, segment: int, stream: TurnStream, events: Sequence[TokenEvent]
@@ -53,25 +54,20 @@ class OutputGate:
         if turn.id in self._failed:
             return
         held = self._held.get(turn.id)
-        if held is None:
-            self._held[turn.id] = _Held(turn, segment, stream, list(events))
-            pending = self._commits.get(turn.id)
-            if pending is None:
-                self._commits[turn.id] = asyncio.Event()
-            else:
-                pending.clear()
-        else:
+        if held is not None:
             held.events += events
+        else:
+            if not self._held:
+                self._wake.set()
+            self._held[turn.id] = _Held(turn, segment, stream, list(events))
         if self._open:
             self._release(_Held(turn, segment, stream, list(events)), self._clock.monotonic())
-        self._wake.set()
 
     async def settled(self, turn: Turn) -> None:
         """Wait until every pushed token of a turn is committed. Raises: what the commit raised."""
-        pending = self._commits.get(turn.id)
-        if pending is not None:
-            await pending.wait()
-            self._commits.pop(turn.id, None)
+        if turn.id in self._held or turn.id in self._group:
+            settling = self._settling[turn.id] = asyncio.get_running_loop().create_future()
+            await settling
         error = self._failed.pop(turn.id, None)
         if error is not None:
             raise error
@@ -81,9 +77,11 @@ class OutputGate:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            group, self._held = self._held, {}
-            if group:
-                await self._commit(group)
+            self._group, self._held = self._held, {}
+            if self._group:
+                await self._commit(self._group)
+                self._group = {}
+                self._settle()
 
     def _release(self, held: _Held, now: float) -> None:
         """Open the gate for one turn's tokens."""
@@ -99,7 +97,7 @@ class OutputGate:
                 turn_id=held.turn.id,
                 segment=held.segment,
                 position=held.events[0].position,
-                tokens=tuple(event.token for event in held.events),
+                tokens=tuple([event.token for event in held.events]),
             )
             for held in group.values()
         ]
@@ -121,6 +119,10 @@ class OutputGate:
                 held.turn.committed = held.events[-1].position + 1
                 if not self._open:
                     self._release(held, now)
-        for held in group.values():
-            if held.turn.id not in self._held:
-                self._commits[held.turn.id].set()
+
+    def _settle(self) -> None:
+        """Tell those of whose turns nothing waits any more."""
+        for key in [key for key in self._settling if key not in self._held]:
+            settling = self._settling.pop(key)
+            if not settling.done():
+                settling.set_result(None)

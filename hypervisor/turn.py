@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Protocol
 
 from statevisor.hypervisor.commands import TokenEvent
@@ -90,7 +91,8 @@ class Turn:
     @committed.setter
     def committed(self, position: int) -> None:
         self._committed = position
-        self._tell(position)
+        if self._waiting:
+            self._tell(position)
 
     async def reached(self, position: int) -> bool:
         """Wait until the transcript is durable up to a position; False if it never will be."""
@@ -209,13 +211,7 @@ class Turn:
     def _take(self, tokens: Sequence[int], logprobs: Sequence[Logprobs | None]) -> list[TokenEvent]:
         """Tokens that follow each other; only the last can be the end of a turn."""
         index, place = len(self.generated), self.position
-        say, stop_ids = self._say, self._goal.stop_ids
-        events = [
-            TokenEvent(
-                index + at, place + at, token, "" if token in stop_ids else say(token), known
-            )
-            for at, (token, known) in enumerate(zip(tokens, logprobs, strict=True))
-        ]
+        texts = self._say(tokens)
         self.generated += tokens
         self.position += len(tokens)
         if self._penalised:
@@ -224,13 +220,14 @@ class Turn:
             self.logprobs += logprobs
         self.finish = self._decide(tokens[-1])
         if self.finish is not None:
-            events[-1].text += self._rest()
-        self._pieces += [event.text for event in events]
-        return events
+            texts[-1] += self._rest()
+        self._pieces += texts
+        return list(map(TokenEvent, count(index), count(place), tokens, texts, logprobs))
 
-    def _say(self, token: int) -> str:
-        text = self._text.feed(self._tokenizer.token_bytes(token))
-        return self._stops.feed(text) if self._goal.stop else text
+    def _say(self, tokens: Sequence[int]) -> list[str]:
+        feed, spell, stop_ids = self._text.feed, self._tokenizer.token_bytes, self._goal.stop_ids
+        texts = ["" if token in stop_ids else feed(spell(token)) for token in tokens]
+        return list(map(self._stops.feed, texts)) if self._goal.stop else texts
 
     def _rest(self) -> str:
         if self._stops.stopped:
