@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_Handed = tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]
+_Handed = tuple[Callable[[], Any], Callable[[Any, BaseException | None], object] | None]
 
 
 class Hands:
@@ -31,9 +31,14 @@ class Hands:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def give(
-        self, work: Callable[[], T], tell: Callable[[T | None, BaseException | None], object]
+        self,
+        work: Callable[[], T],
+        tell: Callable[[T | None, BaseException | None], object] | None,
     ) -> None:
-        """Have it done; `tell` is called on the event loop with its result, or what it raised."""
+        """Have it done; `tell` is called on the event loop with its result, or what it raised.
+
+        None: nobody is told, and it raises nothing.
+        """
         self.begin()
         self._work.put((work, tell))
 
@@ -46,6 +51,10 @@ class Hands:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Have it done and wait for it; a caller that is cancelled waits no longer."""
+        return await self.begun(work)
+
+    def begun(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Have it done; to cancel the future stops nothing."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def tell(result: Any, error: BaseException | None) -> None:
@@ -57,7 +66,7 @@ class Hands:
                 future.set_result(result)
 
         self.give(work, tell)
-        return await future
+        return future
 
     async def close(self) -> None:
         """Wait for everything that was given."""
@@ -79,6 +88,10 @@ class Hands:
                 result = work()
             except BaseException as error:
                 failure = error
+            if tell is None:
+                assert failure is None, f"nobody is told of {failure!r}"
+                del handed, work
+                continue
             with suppress(RuntimeError):  # the loop is closed: nobody listens
                 self._loop.call_soon_threadsafe(tell, result, failure)
             del handed, work, tell, result, failure

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from xxhash import xxh3_128
@@ -75,14 +76,29 @@ def encoded_bytes(meta: ImageMeta) -> int:
     fault = _fault(meta)
     if fault is not None:
         raise ValueError(fault)
-    return len(_padded(_header_text(meta, _NO_CHECK), meta))
+    numbers = (meta.absorbed, meta.position, *meta.pending)
+    text = _bare_bytes(meta.layout, meta.fingerprints)
+    text += sum(len(str(number)) for number in numbers) + max(len(meta.pending) - 1, 0)
+    return 8 + text + _padding(text, meta)
+
+
+@lru_cache(maxsize=16)
+def _bare_bytes(layout: Layout, prints: Fingerprints) -> int:
+    """Bytes of a header's text without its numbers."""
+    bare = ImageMeta(layout=layout, fingerprints=prints, position=0, absorbed=0, pending=())
+    return len(_header_text(bare, _NO_CHECK)) - len("00")
 
 
 def _padded(text: bytes, meta: ImageMeta) -> bytes:
-    padding = -(8 + len(text)) % ALIGN
-    if len(text) + padding > MAX_HEADER_BYTES:
-        raise ValueError(f"{len(meta.pending)} pending tokens do not fit in an image header")
+    padding = _padding(len(text), meta)
     return (len(text) + padding).to_bytes(8, "little") + text + b" " * padding
+
+
+def _padding(text_bytes: int, meta: ImageMeta) -> int:
+    padding = -(8 + text_bytes) % ALIGN
+    if text_bytes + padding > MAX_HEADER_BYTES:
+        raise ValueError(f"{len(meta.pending)} pending tokens do not fit in an image header")
+    return padding
 
 
 def decode(file: bytes | memoryview, out: memoryview, expect: Fingerprints) -> ImageMeta:
@@ -262,11 +278,11 @@ def _number(text: str) -> int:
 
 def _fault(meta: ImageMeta) -> str | None:
     """Why the meta describes no image, or None."""
-    return _layout_fault(meta) or _position_fault(meta)
+    return _layout_fault(meta.layout, meta.fingerprints) or _position_fault(meta)
 
 
-def _layout_fault(meta: ImageMeta) -> str | None:
-    layout, prints = meta.layout, meta.fingerprints
+@lru_cache(maxsize=16)
+def _layout_fault(layout: Layout, prints: Fingerprints) -> str | None:
     if len(layout.families) > MAX_FAMILIES:
         return f"{len(layout.families)} families"
     for family in layout.families:

@@ -69,11 +69,6 @@ class ExtentWrite:
         self._head = self._heads[first:]
         self._tail = block[first + head_bytes :]
 
-    def past_the_cache(self) -> ExtentWrite:
-        """The same, for a descriptor that is open with O_DIRECT; the row begins on a page."""
-        args = (self._place, self._row, len(self._head), self._meta, self._generation)
-        return ExtentWrite(*args, filled=self._filled, direct=True)
-
     @property
     def large(self) -> bool:
         """Whether it pays to hash it on another thread than the one that writes."""

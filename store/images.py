@@ -11,6 +11,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -208,7 +209,9 @@ class SlabImages:
         self._generation += 1
         self._births[place.slab, place.offset] = self._generation
         try:
-            writing = ExtentWrite(place, row, head_bytes, meta, self._generation, filled=filled)
+            writing = partial(
+                ExtentWrite, place, row, head_bytes, meta, self._generation, filled=filled
+            )
             written = await self._write(writing, place.slab, direct=suits(row))
             if not written.durable:
                 await self._group(place.slab).wait()
@@ -242,15 +245,17 @@ class SlabImages:
         self._slabs.check()
         assert all(self._readers[place] for place in self._freed), "a freed extent was forgotten"
 
-    async def _write(self, writing: ExtentWrite, slab_id: int, *, direct: bool) -> Written:
+    async def _write(
+        self, writing: Callable[..., ExtentWrite], slab_id: int, *, direct: bool
+    ) -> Written:
         slab = self._slab(slab_id)
         if slab.direct is not None and direct:
             try:
-                return await self._run(slab.id, slab.direct, writing.past_the_cache())
+                return await self._run(slab.id, slab.direct, writing(direct=True))
             except OSError as error:
                 if error.errno != errno.EINVAL:  # this disk cannot be written so
                     raise
-        return await self._run(slab.id, slab.fd, writing)
+        return await self._run(slab.id, slab.fd, writing())
 
     async def _run(self, slab_id: int, fd: int, writing: ExtentWrite) -> Written:
         files, group, hashed = self.files, self._group(slab_id), Shared(writing.hashed)

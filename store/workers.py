@@ -10,10 +10,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar, TypeVarTuple
 
+from statevisor.hypervisor.hands import Hands
 from statevisor.store.settled import settled
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Workers:
     """One bounded pool of threads, first in, first out."""
 
     def __init__(self, threads: int, on_fsync_error: Callable[[str], NoReturn]) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="images")
+        self._hands = Hands(threads, "images")
         self._stop = on_fsync_error
         self._broken: str | None = None  # why nothing may be acknowledged any more
 
@@ -44,11 +46,11 @@ class Workers:
 
     def begin(self, work: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Begin it on a thread; who waits for it does so by `settled`."""
-        return asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+        return self._hands.begun(partial(work, *args))
 
     def offer(self, work: Callable[[], object]) -> None:
         """Have it done once a thread is free; what it raises is lost."""
-        self._pool.submit(work)
+        self._hands.give(partial(_lost, work), None)
 
     def sync(self, sync: Callable[[T], None], what: T, path: Path) -> None:
         """Sync once, on the calling thread; after one failure no sync is asked for again."""
@@ -62,4 +64,10 @@ class Workers:
 
     async def close(self) -> None:
         """Wait for everything that was begun."""
-        await asyncio.to_thread(self._pool.shutdown)
+        await self._hands.close()
+
+
+def _lost(work: Callable[[], object]) -> None:
+    # whoever needs what it gives has it done too, and is told
+    with suppress(Exception):
+        work()

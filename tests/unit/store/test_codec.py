@@ -79,6 +79,14 @@ def test_tensors_begin_on_a_page(meta):
     assert len(codec.encode_header(many, ROW)) % 4096 == 0
 
 
+@pytest.mark.parametrize("pending", [0, 1, 2, 7, 600, 700, 701, 702, 4000])
+@pytest.mark.parametrize("absorbed", [0, 9, 10, 12345678])
+def test_the_length_of_a_header_is_known_before_it_is_made(meta, pending, absorbed):
+    tokens = tuple(range(95, 95 + pending))
+    one = replace(meta, absorbed=absorbed, position=absorbed + pending, pending=tokens)
+    assert codec.encoded_bytes(one) == len(codec.encode_header(one, ROW))
+
+
 def test_the_format_has_not_changed_without_a_new_version(make_meta):
     # If this fails, files in the field are no longer what the code writes: raise IMAGE_VERSION.
     meta = make_meta(family("shift", (2, 8), "BF16", "ring"), family(), pending=(1, 2))
