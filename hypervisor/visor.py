@@ -224,6 +224,7 @@ class Visor:
         await asyncio.gather(*self._background, return_exceptions=True)
         for batcher in self._batchers.values():
             await batcher.stop()
+        await self._tasks.cancel()  # what the last steps have begun meanwhile
         await self._catalog.close()
 
     # -- actors ----------------------------------------------------------------------------------

@@ -57,6 +57,21 @@ async def test_a_fault_is_told_once(log: list[dict[str, Any]]) -> None:
     assert "caller had gone" in log[0]["message"]
 
 
+async def test_what_begins_while_a_visor_closes_ends_with_it(world: Any) -> None:
+    begun: list[asyncio.Task[bool]] = []
+
+    async def last_step() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            begun.append(world.visor._tasks.spawn(asyncio.Event().wait()))
+
+    world.visor._background += (asyncio.create_task(last_step()),)
+    await asyncio.sleep(0)
+    await world.crash()
+    assert [task.cancelled() for task in begun] == [True]
+
+
 async def test_a_caller_that_waits_hears_of_it(log: list[dict[str, Any]]) -> None:
     async def work() -> None:
         raise Conflict("no")
