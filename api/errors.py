@@ -176,6 +176,9 @@ async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             response = await _answered(request, handler)
             status = response.status
+            if not request.content.is_eof():
+                # what is left of the body would be taken for the next request, or it for the body
+                response.force_close()
         finally:
             _account(request, status, time.monotonic() - began)
     return response

@@ -142,6 +142,23 @@ async def test_a_large_refused_head_does_not_take_its_answer_back(port: int) -> 
     assert answer.status == 431
 
 
+async def test_an_answer_before_the_whole_body_ends_the_connection(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(POST + b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{}")
+    answer = await one(reader)  # the body stops arriving
+    assert (answer.status, answer.headers["connection"].lower()) == (400, "close")
+    writer.write(b" " * 7)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_body_that_is_refused_whole_does_not_end_the_connection(port: int) -> None:
+    wrong = POST + b"Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}"
+    first, second, last = await told(port, wrong, GET + b"\r\n", REFUSED["garbage"][0])
+    assert (first.status, second.status, last.status) == (415, 200, 400)
+
+
 async def test_who_is_refused_cannot_go_on(port: int) -> None:
     answers = await told(port, GET + b"Content-Length: abc\r\n\r\n" + GET + b"\r\n")
     assert [answer.status for answer in answers] == [400]
