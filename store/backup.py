@@ -12,6 +12,7 @@ that a server looks for.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import tarfile
@@ -42,6 +43,10 @@ MANIFEST: Final = "backup.json"
 FORMAT: Final = 1
 SLAB_BYTES: Final = 64 << 20
 _UNFINISHED: Final = "catalog.partial"
+#: What is wrong with the place: another try would not help.
+_PLACE: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
+)
 
 _MOVE = Prepared(
     update(image)
@@ -225,6 +230,11 @@ def _disk(target: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in _PLACE:
+            raise InvalidRequest(
+                f"cannot write a backup at {target}: {error.strerror}",
+                hint="Name a place where the server's user may write.",
+            ) from error
         raise Unavailable(
             f"cannot write the backup {target}: {error.strerror}",
             hint="Look at the disk that it goes to.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import tarfile
 import time
@@ -27,7 +28,13 @@ from statevisor.hypervisor.commands import (
     Mutate,
 )
 from statevisor.hypervisor.config import VisorConfig
-from statevisor.hypervisor.errors import Conflict, FileCorrupt, ImageCorrupt, InvalidRequest
+from statevisor.hypervisor.errors import (
+    Conflict,
+    FileCorrupt,
+    ImageCorrupt,
+    InvalidRequest,
+    Unavailable,
+)
 from statevisor.hypervisor.image_ports import Archive
 from statevisor.hypervisor.ports import Mutation
 from statevisor.hypervisor.sampling import SamplerSettings
@@ -279,6 +286,24 @@ async def test_a_folder_of_another_is_not_worked_in(folder: Lab) -> None:
     with pytest.raises(Conflict, match="nothing that broke off"):
         await original.visor.backup(Backup(target=folder.target()))
     assert os.listdir(theirs) == ["file"]
+
+
+@pytest.mark.parametrize("target", ["/proc/copy", f"/tmp/{'x' * 300}", "/dev/null/copy"])
+async def test_a_place_that_cannot_be_written_to_is_no_failure(folder: Lab, target: str) -> None:
+    original = await folder.start()
+    with pytest.raises(InvalidRequest):
+        await original.visor.backup(Backup(target=target))
+
+
+async def test_a_disk_that_fails_is_one(folder: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = await folder.start()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(Unavailable, match="no space"):
+        await original.visor.backup(Backup(target=folder.target()))
 
 
 @pytest.mark.parametrize("name", ["copy", "copy.tar"])
