@@ -1,4 +1,7 @@
-"""Operations of one actor run one at a time, in order of arrival, and only so many may wait."""
+"""Operations of one actor run one at a time, in order of arrival, and only so many may wait.
+
+Behind the one that deletes the actor none runs.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from statevisor.hypervisor.errors import ActorBusy
+from statevisor.hypervisor.errors import ActorBusy, ActorNotFound
 
 
 class Mailbox:
     """A bounded first-in first-out lock."""
+
+    #: Why nobody is let in any more. Of the class: hardly an actor in memory has one.
+    _ended: str | None = None
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -31,15 +37,17 @@ class Mailbox:
 
     def try_enter(self) -> bool:
         """Enter if nothing runs or waits."""
-        if self._held:
+        if self._held or self._ended is not None:
             return False
         self._held = True
         return True
 
     async def enter(self) -> None:
-        """Wait for one's turn. Raises: ActorBusy if too many wait already."""
+        """Wait for one's turn. Raises: ActorBusy (too many wait already), ActorNotFound."""
         if self.try_enter():
             return
+        if self._ended is not None:
+            raise ActorNotFound(self._ended)
         if self._waiting is None:
             self._waiting = deque()
         if len(self._waiting) >= self._limit:
@@ -49,7 +57,7 @@ class Mailbox:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self.leave()  # it was our turn already: hand it on
             else:
                 self._drop(turn)
@@ -69,6 +77,14 @@ class Mailbox:
                 turn.set_result(None)
                 return
         self._held, self._waiting = False, None
+
+    def end(self, why: str) -> None:
+        """Let nobody in any more; whoever waits or comes is told that the actor is gone."""
+        self._ended = why
+        for turn in self._waiting or ():
+            if not turn.done():
+                turn.set_exception(ActorNotFound(why))
+        self._waiting = None
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

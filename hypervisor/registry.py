@@ -7,7 +7,6 @@ from statevisor.hypervisor.commands import ActorView, CreateActor, DeleteActor, 
 from statevisor.hypervisor.conversations import Conversations
 from statevisor.hypervisor.errors import ActorNotFound, InvalidRequest, NoFreeSlot
 from statevisor.hypervisor.history import Paths
-from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.replies import revive_actor
 from statevisor.hypervisor.roster import Roster
 from statevisor.hypervisor.tasks import Tasks
@@ -69,8 +68,8 @@ class Registry:
                 async with actor.mailbox.turn():
                     actor.new = tokens if source is None and actor.record is record else None
                     await batcher.residency.resume(actor)
-            except NoFreeSlot:
-                pass  # the actor is committed; its prompt is absorbed when it is touched next
+            except (NoFreeSlot, ActorNotFound):
+                pass  # it is committed; its prompt is absorbed when it is touched next, if ever
             finally:
                 actor.new = None
         return self._roster.view(actor)
@@ -126,10 +125,9 @@ class Registry:
         self._roster.check_generation(actor, command)
         self._conversations.cancel_turns(actor, None)
         async with actor.mailbox.turn():
-            if actor.power is Power.DELETED:
-                raise ActorNotFound(f"there is no actor {command.actor!r}")
             guard = Guard(epoch=actor.record.epoch, once=command.once)
             await self._catalog.delete(actor.id, guard=guard)
             self._roster.renamed()
             self._roster.residency(actor).delete(actor)
             self._roster.actors.pop(actor.id, None)
+            actor.mailbox.end(f"{actor.record.name} has been deleted")

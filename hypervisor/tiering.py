@@ -17,6 +17,7 @@ from statevisor.hypervisor.commands import (
     TierView,
 )
 from statevisor.hypervisor.errors import (
+    ActorNotFound,
     ActorQuarantined,
     InvalidRequest,
     NoFreeSlot,
@@ -207,6 +208,8 @@ class Tiering:
                 if self._roster.tier(actor) is Tier.NVME:
                     await residency.resume(actor)
                 await residency.hibernate(actor, Tier.NVME)
+        except ActorNotFound:  # deleted meanwhile
+            return None
         except StatevisorError as error:
             return f"{actor.record.name}: {error.code}"
         return None

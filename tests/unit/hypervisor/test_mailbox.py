@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from statevisor.hypervisor.errors import ActorBusy
+from statevisor.hypervisor.errors import ActorBusy, ActorNotFound
 from statevisor.hypervisor.mailbox import Mailbox
 
 
@@ -78,3 +78,20 @@ async def test_who_is_cancelled_and_passed_over_at_once_only_hears_of_it() -> No
             await task
     assert (box.held, box.depth) == (False, 0)
     assert box.try_enter()
+
+
+async def test_nobody_is_let_in_behind_the_end() -> None:
+    box = Mailbox(3)
+    await box.enter()
+    waiting, gone = asyncio.create_task(box.enter()), asyncio.create_task(box.enter())
+    await asyncio.sleep(0)
+    box.end("it is gone")
+    gone.cancel()  # told at the same moment
+    box.leave()
+    with pytest.raises(ActorNotFound, match="it is gone"):
+        await waiting
+    await asyncio.gather(gone, return_exceptions=True)
+    with pytest.raises(ActorNotFound, match="it is gone"):
+        await box.enter()
+    assert not box.try_enter()
+    assert (box.held, box.depth) == (False, 0)
