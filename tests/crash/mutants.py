@@ -25,7 +25,8 @@ def no_slab_sync() -> None:
 def row_first() -> None:
     """The catalog's row comes first, the bytes of its image later."""
 
-    async def later(self: Any, writing: Any, slab_id: int, *, direct: bool) -> Any:
+    async def later(self: Any, made: Any, slab_id: int, *, direct: bool) -> Any:
+        writing = made()
         hashed = await self._workers.run(writing.hashed)
         fd = self._slab(slab_id).fd
         ref = writing.run(Nowhere(), fd, lambda: hashed)
