@@ -26,7 +26,7 @@ from statevisor.hypervisor.goal import Goal
 from statevisor.hypervisor.openings import Opening, Openings
 from statevisor.hypervisor.ports import Clock
 from statevisor.hypervisor.records import TurnRecord
-from statevisor.hypervisor.residency import NOT_FINITE
+from statevisor.hypervisor.residents import NOT_FINITE
 from statevisor.hypervisor.said import Said
 from statevisor.hypervisor.stream import TurnStream
 from statevisor.hypervisor.tasks import Tasks

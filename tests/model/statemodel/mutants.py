@@ -30,12 +30,13 @@ def shared_slot(world: World) -> None:
 def stale_frame(world: World) -> None:
     """A rollback leaves the copy in the host tier behind."""
     residency = world.residency
-    discard, drop = residency.discard, residency._drop_frame
+    residents = residency._residents
+    discard, drop = residency.discard, residents.drop_frame
 
     def forget(actor: Any) -> None:
-        residency._drop_frame = lambda _: None
+        residents.drop_frame = lambda _: None
         discard(actor)
-        residency._drop_frame = drop
+        residents.drop_frame = drop
 
     residency.discard = forget
 
@@ -92,16 +93,16 @@ def lost_rule(world: World) -> None:
 
 def wrong_twin(world: World) -> None:
     """An actor wakes from any neighbour that has absorbed as many tokens."""
-    residency = world.residency
+    residents = world.residency._residents
 
     def twin(wanted: tuple[int, int], besides: Any) -> Any:
-        for other in residency.actors.values():
+        for other in residents.actors.values():
             idle = other.power.value == "idle" and other.slot is not None
             if other is not besides and idle and wanted[1] and other.absorbed == wanted[1]:
                 return other
         return None
 
-    residency.twin = twin
+    residents.twin = twin
 
 
 def greedy_gc(world: World) -> None:
@@ -128,7 +129,7 @@ def cheap_talk(world: World) -> None:
 
 def lost_slot(world: World) -> None:
     """A throw-away slot is not given back when its turn ends."""
-    admission = world.residency._admission
+    admission = world.residency._residents.admission
     give = admission.give
 
     def keep(slot: int, owner: str) -> None:

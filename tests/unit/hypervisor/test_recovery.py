@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from statevisor.hypervisor import scheduler
+from statevisor.hypervisor.builder import Builder
 from statevisor.hypervisor.commands import Append, CreateActor, Generate, Hibernate, Resume
 from statevisor.hypervisor.errors import NoFreeSlot
 from statevisor.hypervisor.replays import UNASKED
-from statevisor.hypervisor.residency import Residency
 from statevisor.hypervisor.vocab import Tier
 from statevisor.store.memory import MemoryCatalog
 
@@ -280,7 +280,7 @@ async def test_whoever_wants_the_slot_gets_it(worlds: Any) -> None:
 async def test_without_patience_they_would_wait(
     worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Residency, "_patience", lambda self, actor: None)
+    monkeypatch.setattr(Builder, "_patience", lambda self, actor: None)
     with pytest.raises((AssertionError, NoFreeSlot)):
         await want_its_slot(worlds)
 
