@@ -59,7 +59,9 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 def path(*parts: str) -> str:
-    """`/v1/…` with every part quoted; `@` stays readable."""
+    """`/v1/…` with every part quoted; `@` stays readable. Raises: InvalidRequest (one is empty)."""
+    if "" in parts:
+        raise InvalidRequest("a name is empty", hint="Is a variable of the shell not set?")
     return "/v1/" + "/".join(quote(part, safe="@") for part in parts)
 
 

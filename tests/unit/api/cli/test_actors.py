@@ -147,6 +147,18 @@ def test_names_are_quoted_in_paths(server: Any, cli: Any) -> None:
     assert server.asked[0].query == {}
 
 
+@pytest.mark.parametrize("words", [("info", ""), ("rm", ""), ("rm", "alice", ""), ("snapshot", "")])
+def test_a_name_that_is_empty_is_a_usage_error(
+    server: Any, cli: Any, shapes: Any, words: tuple[str, ...]
+) -> None:
+    server.answer("GET", "/v1/actors/alice", shapes.actor("alice"))
+
+    ran = cli(*words)
+
+    assert (ran.code, deleted(server)) == (2, [])
+    assert "next: Is a variable of the shell not set?" in ran.err
+
+
 def test_a_bad_label_is_a_usage_error(server: Any, cli: Any) -> None:
     assert cli("create", "alice", "-l", "novalue").code == 2
     assert server.asked == []
