@@ -12,7 +12,7 @@ from typing import Final
 #: Objects more than at the last look before the youngest are looked through, and how often those
 #: before the next older ones. A step of hundreds of rows makes some thousands that go at once: with
 #: fewer, every step is looked through.
-_SELDOM: Final = (10_000, 10, 10)
+SELDOM: Final = (10_000, 10, 10)
 
 
 def settle() -> None:
@@ -23,5 +23,5 @@ def settle() -> None:
     """
     # no collection before: it would take a good part of a second to find a few megabytes
     gc.freeze()
-    gc.set_threshold(*_SELDOM)
+    gc.set_threshold(*SELDOM)
     gc.enable()

@@ -26,7 +26,7 @@ from statevisor.hypervisor.errors import StatevisorError
 from statevisor.store.db import check_unused
 
 #: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
-_SWITCH_S = 5e-4
+SWITCH_S = 5e-4
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises: what keeps the server from starting."""
     logs.configure(settings.log_level, settings.log_format)
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(SWITCH_S)
     asyncio.run(_serve_until_signalled(settings))
 
 

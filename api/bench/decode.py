@@ -8,8 +8,6 @@ actor, and these steps alone are in the figures; then the turns are cancelled.
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statevisor.api.bench.as_served import as_served, gathered
 from statevisor.api.bench.prefill import Shape, measure
 from statevisor.api.bench.report import Report, conditions, progress, quantiles
 from statevisor.api.bench.stage import staged
@@ -30,8 +29,6 @@ from statevisor.hypervisor.visor import Visor
 
 #: Full steps at the begin of a run that do not count.
 _WARM = 8
-#: Seconds: a server's own setting.
-_SWITCH_S = 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +125,11 @@ def _mode(plan: Plan, mode: str, scratch: Path | None) -> dict[str, Any]:
     started = time.perf_counter() - began
     progress(f"{plan.geometry}, {mode}: started in {started:.1f} s")
     prompts = measure(guest, plan.prompts) if plan.prompts else {}
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        with tempfile.TemporaryDirectory(dir=scratch, prefix="statevisor-bench-") as folder:
-            found = asyncio.run(_measure(plan, guest, Path(folder)))
-    finally:
-        sys.setswitchinterval(before)
-        gc.unfreeze()
+    with (
+        as_served(),
+        tempfile.TemporaryDirectory(dir=scratch, prefix="statevisor-bench-") as folder,
+    ):
+        found = asyncio.run(_measure(plan, guest, Path(folder)))
     return {
         "guest_start_s": round(started, 2),
         "steps_ahead": guest.steps_ahead,
@@ -156,8 +150,7 @@ async def _measure(plan: Plan, guest: Guest, folder: Path) -> dict[str, Any]:
             names = [f"b{batch}-{index}" for index in range(batch)]
             for index, name in enumerate(names):
                 await visor.create(CreateActor(name=name, prompt=None, seed=index))
-            gc.collect()
-            gc.freeze()  # as a server does
+            gathered()
             await _turns(visor, plan, names, meter)
             found[str(batch)] = _figures(meter, batch)
             progress(f"{batch} actors: {found[str(batch)]['tokens_per_s']} tokens/s")

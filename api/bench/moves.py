@@ -7,8 +7,6 @@ after the other with the same visor; each makes its own actors and deletes them.
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +16,7 @@ from typing import Any, Final
 
 from statevisor.api.bench import beside, copies, single_moves
 from statevisor.api.bench.arrivals import arrivals
+from statevisor.api.bench.as_served import as_served, gathered
 from statevisor.api.bench.report import Report, conditions
 from statevisor.api.bench.scene import Found, Plan, Scene
 from statevisor.api.bench.stage import staged
@@ -42,8 +41,6 @@ PARTS: Final[Mapping[str, Callable[[Scene], Awaitable[Found]]]] = MappingProxyTy
 )
 #: Told of a part's figures once it is done.
 Told = Callable[[str, Mapping[str, Any]], None]
-#: Seconds: a server's own setting.
-_SWITCH_S: Final = 5e-4
 
 
 def run(plan: Plan, told: Told, scratch: Path | None = None) -> Report:
@@ -64,14 +61,11 @@ def run(plan: Plan, told: Told, scratch: Path | None = None) -> Report:
         step_tokens=plan.step_tokens,
     )
     machine = conditions() | _conditions(plan, guest, time.perf_counter() - began)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    try:
-        with tempfile.TemporaryDirectory(dir=scratch, prefix="statevisor-bench-") as folder:
-            found = asyncio.run(measure(plan, guest, told, Path(folder)))
-    finally:
-        sys.setswitchinterval(before)
-        gc.unfreeze()
+    with (
+        as_served(),
+        tempfile.TemporaryDirectory(dir=scratch, prefix="statevisor-bench-") as folder,
+    ):
+        found = asyncio.run(measure(plan, guest, told, Path(folder)))
     return {"bench": "moves", "conditions": machine, **found}
 
 
@@ -105,8 +99,7 @@ async def measure(plan: Plan, guest: Guest, told: Told, folder: Path) -> dict[st
         visor = stage.visor
         scene = Scene(plan=plan, visor=visor, guest=guest, log=log, folder=folder)
         for name in plan.parts:
-            gc.collect()
-            gc.freeze()  # as a server does
+            gathered()
             log.steps.clear()
             began = time.perf_counter()
             part = await PARTS[name](scene)

@@ -6,7 +6,6 @@ Where a model plays no part, none should be waited for.
 from __future__ import annotations
 
 import asyncio
-import gc
 import multiprocessing
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +22,7 @@ from aiohttp import web
 from statevisor.api import logs
 from statevisor.api.app import build_app
 from statevisor.api.clock import SystemClock
+from statevisor.api.garbage import settle
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import ServerSettings
@@ -81,7 +81,7 @@ async def _serve(folder: Path, model: str, pipe: Connection) -> None:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        gc.freeze()  # as a server does
+        settle()
         pipe.send(f"http://127.0.0.1:{runner.addresses[0][1]}")
         await asyncio.to_thread(_wait, pipe)
         await runner.cleanup()
