@@ -8,11 +8,9 @@ from functools import cache
 from typing import Any, Protocol
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     String,
     bindparam,
-    case,
     cast,
     delete,
     func,
@@ -25,15 +23,10 @@ from statevisor.hypervisor.catalog_port import Guard, NewActor
 from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
 from statevisor.hypervisor.records import ActorRecord
 from statevisor.store.guards import check_guard
+from statevisor.store.names import shown_name
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
 from statevisor.store.tables import actor, actor_label, version
-
-
-def shown_name(row: Any) -> ColumnElement[str]:
-    """An actor's name as others read it: a deleted one shows its id, which alone still finds it."""
-    return case((row.c.deleted_us.is_not(None), row.c.id), else_=row.c.name)
-
 
 _parent = version.alias("parent_version")
 _parent_actor = actor.alias("parent_actor")

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Connection, and_, bindparam, func, select, te
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op, parse_handle
-from statevisor.store.actors import shown_name
+from statevisor.store.names import shown_name
 from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.segments import Segment, get, path
 from statevisor.store.tables import (
