@@ -19,7 +19,7 @@ from statevisor.hypervisor.commands import (
 from statevisor.hypervisor.config import VisorConfig
 from statevisor.hypervisor.errors import InvalidRequest, VersionNotFound
 from statevisor.hypervisor.history import Paths
-from statevisor.hypervisor.ids import Ids
+from statevisor.hypervisor.ids import Ids, nth_seed
 from statevisor.hypervisor.image_ports import Images
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.ports import Clock, Meter, Mutation
@@ -107,7 +107,10 @@ class Branches:
         await self._roster.history(actor.record).image(version)
 
     async def fork(self, command: Fork) -> tuple[ActorView, ...]:
-        """Begin `count` actors at a place of this one's history; one small transaction."""
+        """Begin `count` actors at a place of this one's history; one small transaction.
+
+        Ids and fresh seeds of the others follow from those of the first.
+        """
         if (told := await self._roster.told(command.once)) is not None:
             return tuple([await self._roster.view_of(revive_actor(a)) for a in told["actors"]])
         return await self._tasks.whole(self._fork(command))
@@ -123,8 +126,11 @@ class Branches:
         names = command.names or (None,) * command.count
         if len(names) != command.count:
             raise InvalidRequest(f"{len(names)} names for {command.count} forks")
-        seeds: tuple[int | None, ...] = command.seeds or (
-            (record.seed if command.rng is Rng.INHERIT else None,) * command.count
+        # what follows from the first child is kept once for all of them
+        first = self._ids.seed()
+        seeds = command.seeds or tuple(
+            record.seed if command.rng is Rng.INHERIT else nth_seed(first, n)
+            for n in range(command.count)
         )
         if len(seeds) != command.count:
             raise InvalidRequest(f"{len(seeds)} seeds for {command.count} forks")
@@ -135,9 +141,10 @@ class Branches:
             record.base,
             record.position if command.at is None else command.at,
         )
+        keys = self._ids.actors(command.count)
         children = tuple(
-            self._roster.new_actor(name, batcher, seed, record.labels)
-            for name, seed in zip(names, seeds, strict=True)
+            self._roster.new_actor(name, batcher, seed, record.labels, key=key)
+            for key, name, seed in zip(keys, names, seeds, strict=True)
         )
         records = await self._catalog.fork(children, origin, once=command.once)
         self._meter.observe("fork_seconds", self._clock.monotonic() - began)

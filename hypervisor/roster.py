@@ -21,7 +21,7 @@ from statevisor.hypervisor.errors import (
     ModelNotFound,
 )
 from statevisor.hypervisor.history import History, Paths
-from statevisor.hypervisor.ids import Ids
+from statevisor.hypervisor.ids import Ids, own_name
 from statevisor.hypervisor.lifecycle import Power
 from statevisor.hypervisor.mailbox import Mailbox
 from statevisor.hypervisor.ports import Clock
@@ -245,14 +245,20 @@ class Roster:
         return b"".join(map(batcher.guest.tokenizer.token_bytes, tokens)).decode(errors="replace")
 
     def new_actor(
-        self, name: str | None, batcher: Batcher, seed: int | None, labels: Mapping[str, str]
+        self,
+        name: str | None,
+        batcher: Batcher,
+        seed: int | None,
+        labels: Mapping[str, str],
+        *,
+        key: str | None = None,
     ) -> NewActor:
-        key = self._ids.new("act")
+        key = self._ids.new("act") if key is None else key
         if seed is not None and not 0 <= seed < MAX_SEED:
             raise InvalidRequest("a seed must be in 0..2^53-1")
         return NewActor(
             id=key,
-            name=check_name(name) if name is not None else f"actor-{key[-10:]}",
+            name=check_name(name) if name is not None else own_name(key),
             model=batcher.guest.name,
             seed=self._ids.seed() if seed is None else seed,
             labels=labels,
