@@ -22,6 +22,8 @@ from sqlalchemy.exc import IntegrityError
 from statevisor.hypervisor.catalog_port import Guard, NewActor
 from statevisor.hypervisor.errors import ActorExists, ActorNotFound, Conflict
 from statevisor.hypervisor.records import ActorRecord
+from statevisor.store import broods, hatching
+from statevisor.store.broods import Child
 from statevisor.store.guards import check_guard
 from statevisor.store.names import shown_name
 from statevisor.store.prepared import Prepared, inserting
@@ -79,17 +81,22 @@ class Actor:
 def get(conn: Connection, key: str) -> Actor:
     """By id or name. Raises: ActorNotFound."""
     row = _BY_ID.first(conn, {"key": key}) or _BY_NAME.first(conn, {"key": key})
-    if row is None:
+    if row is not None:
+        return from_row(row)
+    child = broods.find(conn, key)
+    if child is None:
         raise ActorNotFound(f"there is no actor {key!r}")
-    return from_row(row)
+    return from_brood(child)
 
 
 def guarded(scope: Scope, actor_id: str, guard: Guard, *, idle: bool = False) -> Actor:
-    """A living actor, by its id alone, that passes a guard.
+    """A living actor, by its id alone, that passes a guard; it has rows of its own from here on.
 
     Raises: ActorNotFound; Fenced, GenerationConflict; Conflict (a turn is open, and none may be).
     """
     row = _BY_ID.first(scope.conn, {"key": actor_id})
+    if row is None and hatching.by_id(scope, actor_id):
+        row = _BY_ID.one(scope.conn, {"key": actor_id})
     if row is None:
         raise ActorNotFound(f"there is no actor {actor_id!r}")
     found = from_row(row)
@@ -132,7 +139,7 @@ def reserve_seq(conn: Connection, actor_id: str) -> tuple[int, int, bool]:
 
 def count(conn: Connection) -> int:
     """Living actors."""
-    return _COUNT.scalar(conn, {}) or 0
+    return (_COUNT.scalar(conn, {}) or 0) + broods.count(conn)
 
 
 def add(
@@ -167,6 +174,8 @@ def add(
         "created_us": scope.now_us,
         "updated_us": scope.now_us,
     }
+    if broods.clashes(scope.conn, new.id, new.name):
+        raise ActorExists(f"an actor named {new.name!r} exists")
     try:
         _INSERT.run(scope.conn, values)
     except IntegrityError as error:
@@ -194,6 +203,8 @@ def add(
 def change(scope: Scope, old: Actor, **columns: Any) -> Actor:
     """Set an actor's columns and bump its generation. Raises: ActorExists."""
     columns |= {"generation": old.record.generation + 1, "updated_us": scope.now_us}
+    if "name" in columns and broods.clashes(scope.conn, old.record.id, columns["name"]):
+        raise ActorExists(f"an actor named {columns['name']!r} exists")
     try:
         _setting(*sorted(columns)).run(scope.conn, {"key": old.record.id} | _marks(columns))
     except IntegrityError as error:
@@ -220,6 +231,7 @@ def bury(scope: Scope, old: Actor) -> None:
 def take_over(scope: Scope, incarnation: int) -> None:
     """Make a new incarnation the owner of every living actor; older epochs are stale."""
     _TAKE_OVER.run(scope.conn, {"by": incarnation})
+    hatching.take_over(scope, incarnation)
 
 
 @cache
@@ -261,3 +273,8 @@ def from_row(row: Any) -> Actor:
         updated_at=row.updated_us,
     )
     return Actor(record, row.next_seq, row.turn_id)
+
+
+def from_brood(child: Child) -> Actor:
+    """A child without a row as what the others work with."""
+    return Actor(child.actor(), next_seq=1, turn_id=None)

@@ -41,6 +41,8 @@ def common(conn: Connection, a: str, b: str) -> int | None:
     do: a snapshot of an old place has a high one. Raises: VersionNotFound.
     """
     ends = versions.resolve(conn, a), versions.resolve(conn, b)
+    if ends[0] == ends[1]:
+        return ends[0]
     search = _Search(conn, ends)
     for at, lane in search.go():
         top = search.shared(lane)

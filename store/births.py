@@ -13,6 +13,7 @@ from statevisor.store import (
     builds,
     checkpoints,
     journal,
+    laying,
     making,
     operations,
     origins,
@@ -46,13 +47,19 @@ def fork(
 ) -> tuple[ActorRecord, ...]:
     """Actors that begin at a place of another's history, all or none.
 
-    Version 0 (fork) stands at the origin; with a prompt, version 1 (turn) behind it.
+    Version 0 (fork) stands at the origin; with a prompt, version 1 (turn) behind it. Without one
+    they are a brood, if their ids allow it.
     Raises: ActorExists, NotFound, VersionNotFound.
     """
     operations.check(scope, once)
     start = origins.start(scope, origin)
     journal.settle(scope, start.here.record.id, origin.position)
     parent, drift = start.parent, start.parent.drift or start.drift
+    if not prompt and parent.segment == start.here.record.id:
+        laid = laying.lay(scope, children, parent, base=start.base, drift=drift)
+        if laid is not None:
+            operations.keep(scope, once, actors=laid)
+            return laid
     made = []
     for new in children:
         segment = segments.insert_segment(scope.conn, new.id, origin.position, parent=start.here)

@@ -12,6 +12,7 @@ from statevisor.store import (
     actors,
     builds,
     checkpoints,
+    hatching,
     lanes,
     making,
     operations,
@@ -73,6 +74,8 @@ def mutate(
     actor = actors.guarded(scope, actor_id, guard, idle=True)
     old = actor.record
     merged = [versions.resolve(scope.conn, handle) for handle in why.parents]
+    for number in merged:
+        hatching.by_number(scope, number)
     drift = old.drift or any(versions.made(scope.conn, number).drift for number in merged)
     below = segments.get(scope.conn, old.segment)
     segment = segments.insert_segment(scope.conn, actor_id, old.position, parent=below, rooted=True)

@@ -29,11 +29,11 @@ from statevisor.store import (
     births,
     branches,
     checkpoints,
+    hatching,
     journal,
     keeping,
     making,
     operations,
-    segments,
     sweep,
     turns,
 )
@@ -178,14 +178,14 @@ class CatalogChanges:
 
     async def add_image(self, segment: int, position: int, image: ImageRef) -> None:
         def keep(scope: Scope) -> None:
-            place = segments.home(scope.conn, segment, position).place_of(position)
+            place = hatching.place(scope, segment, position)
             checkpoints.keep(scope, place, position, image)
 
         await self._writer.submit(keep)
 
     async def keep_image(self, segment: int, position: int, image: ImageRef) -> ImageRef:
         def keep(scope: Scope) -> ImageRef:
-            place = segments.home(scope.conn, segment, position).place_of(position)
+            place = hatching.place(scope, segment, position)
             return checkpoints.keep(scope, place, position, image, anew=False)
 
         return await self._writer.submit(keep)

@@ -11,7 +11,7 @@ from statevisor.hypervisor.records import ImageRef
 from statevisor.store.extents import Extents
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
-from statevisor.store.segments import find_home, home
+from statevisor.store.segments import above, find_home, home
 from statevisor.store.tables import checkpoint, image
 
 _COLUMNS = [column for column in image.c if column.name != "orphaned_us"]
@@ -98,7 +98,11 @@ def nearest(conn: Connection, segment: int, position: int) -> tuple[int, ImageRe
     Raises: NotFound; VersionNotFound, if nothing leads to the state there.
     """
     home(conn, segment, position)
-    row = NEAREST.one(conn, {"at": segment, "top": position})
+    row = NEAREST.first(conn, {"at": segment, "top": position})
+    if row is None:  # the segment of a child without rows, which has no images
+        place = above(conn, segment, position)
+        assert place is not None  # it was found
+        row = NEAREST.one(conn, {"at": place[0], "top": place[1]})
     if row.hit is not None:
         found = _AT.one(conn, {"at": row.id, "top": row.hit})
         return int(row.hit), _ref(found)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, bindparam, select, text
 
+from statevisor.store import brood_versions
 from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.tables import version_parent
 
@@ -36,6 +37,7 @@ _CHILDREN = (
 _SOME_DOWN = PreparedIn(lambda keys: _CHILDREN.where(_edge.parent.in_(keys)))
 #: One that was blended with itself has two edges to its child.
 _FIRST_DOWN = Prepared(_CHILDREN.where(_edge.parent == bindparam("at")).distinct())
+#: Versions without rows, which are next to none but their parents, are left out of all below.
 #: A version and those after it, for as long as each has one neighbour and none else is next.
 _LINE_UP = Prepared(
     text(
@@ -57,7 +59,8 @@ _LINE_DOWN = Prepared(
     WITH RECURSIVE line(id, n) AS (
         SELECT CAST(:at AS BIGINT), 1
         UNION ALL
-        SELECT (SELECT CASE WHEN count(*) = 1 THEN max(e.child) END
+        SELECT (SELECT CASE WHEN count(*) = 1 AND NOT EXISTS
+                            (SELECT 1 FROM brood b WHERE b.parent = line.id) THEN max(e.child) END
                 FROM version_parent e WHERE e.parent = line.id), n + 1
         FROM line WHERE line.id < :bound AND n < :most
     )
@@ -101,10 +104,19 @@ _REACH_DOWN = Prepared(
 class Direction(NamedTuple):
     """Up or down a lineage."""
 
-    near: PreparedIn  #: neighbours of versions
+    up: bool
+    near: PreparedIn  #: neighbours that have rows
     line: Prepared
     reach: Prepared  #: versions around one
     bound: int  #: beyond every id that may be met
+
+    def around(self, conn: Connection, ids: Sequence[int]) -> list[Any]:
+        """All edges at versions, each a version and a neighbour."""
+        found = self.near.all(conn, ids)
+        if not self.up:
+            return _merged(found, brood_versions.below(conn, ids))
+        known = {row.here for row in found}
+        return found + brood_versions.above(conn, [number for number in ids if number not in known])
 
     def follow(self, conn: Connection, number: int, bound: int, most: int) -> list[int]:
         """A version and those after it for as long as each has one neighbour, short of a bound."""
@@ -112,8 +124,8 @@ class Direction(NamedTuple):
         return [row.id for row in rows]
 
 
-UPWARD = Direction(_UP, _LINE_UP, _REACH_UP, 0)
-DOWNWARD = Direction(_DOWN, _LINE_DOWN, _REACH_DOWN, 2**63 - 1)
+UPWARD = Direction(True, _UP, _LINE_UP, _REACH_UP, 0)
+DOWNWARD = Direction(False, _DOWN, _LINE_DOWN, _REACH_DOWN, 2**63 - 1)
 
 
 class Edges:
@@ -148,9 +160,15 @@ class Edges:
         # One version may have very many children. No more of them count than versions are wanted,
         # and one that tells that some were left out.
         if self._way is UPWARD or self._limit > _FEW:
-            return self._way.near.all(self._conn, ids)
+            return self._way.around(self._conn, ids)
         most = self._limit + 1
         found = _SOME_DOWN.all(self._conn, ids, {"rows": 2 * _FEW})
-        if len(found) < 2 * _FEW:
-            return found
-        return [row for at in ids for row in _FIRST_DOWN.all(self._conn, {"at": at, "rows": most})]
+        if len(found) >= 2 * _FEW:
+            one = {"rows": most}
+            found = [row for at in ids for row in _FIRST_DOWN.all(self._conn, {"at": at, **one})]
+        return _merged(found, brood_versions.below(self._conn, ids, most))
+
+
+def _merged(rows: list[Any], more: list[Any]) -> list[Any]:
+    """Edges downwards, of versions with rows and of those without, by version."""
+    return sorted([*rows, *more]) if more else rows

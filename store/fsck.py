@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
-from statevisor.hypervisor.catalog_port import Checkpoint, Finding
+from statevisor.hypervisor.catalog_port import Checkpoint, Finding, Guard
 from statevisor.hypervisor.commands import FsckView
 from statevisor.hypervisor.errors import (
     ImageCorrupt,
@@ -25,7 +25,7 @@ from statevisor.hypervisor.errors import (
 )
 from statevisor.hypervisor.inspector import finding, misplaced
 from statevisor.hypervisor.records import ImageRef
-from statevisor.store import actors, checkpoints, keeping, rowcheck
+from statevisor.store import actors, brood_pages, checkpoints, keeping, rowcheck
 from statevisor.store.backup import IMAGES
 from statevisor.store.db import FILE, FolderLock, begin, finish, open_engine, translated
 from statevisor.store.extent_io import check_ref, verify_extent
@@ -40,6 +40,7 @@ from statevisor.store.tables import actor
 from statevisor.store.tails import Tails
 
 _SEGMENTS = 64
+_BROODS = 500
 _AWAITING = Prepared(
     select(actor.c.id).where(actor.c.deleted_us.is_(None), actor.c.quarantine.is_(None))
 )
@@ -144,10 +145,13 @@ def _repair(conn: Connection, damaged: Collection[Checkpoint]) -> None:
     )
     keeping.forget(scope, [(one.segment, one.position) for one in damaged])
     roots = {one.image.digest for one in damaged if one.rooted}
-    for row in _AWAITING.all(conn, {}) if roots else ():
-        one = actors.get(conn, row.id)
+    awaiting = [row.id for row in _AWAITING.all(conn, {})] if roots else []
+    awaiting += [child.id for child in brood_pages.by_id(conn, "", _BROODS)] if roots else []
+    for key in awaiting:
+        one = actors.get(conn, key)
         near = checkpoints.nearest(conn, one.record.segment, one.record.position)
         if near is not None and near[1].digest in roots:
+            one = actors.guarded(scope, key, Guard())
             actors.change(scope, one, quarantine=f"its image {near[1].digest} is damaged")
 
 

@@ -17,6 +17,7 @@ from statevisor.store.scope import Scope
 from statevisor.store.sweep import ORPHAN
 from statevisor.store.tables import (
     actor,
+    brood,
     checkpoint,
     image,
     segment,
@@ -70,6 +71,11 @@ _STANDS = Prepared(
     .where(actor.c.deleted_us.is_(None), segment.c.parent.is_not(None), segment.c.rooted.is_(False))
     .distinct()
 )
+_WAITING = Prepared(
+    select(version.c.segment.label("parent"), version.c.position)
+    .where(version.c.id.in_(select(brood.c.parent)))
+    .distinct()
+)
 _DROP = Prepared(
     delete(checkpoint).where(
         checkpoint.c.segment == bindparam("at"), checkpoint.c.position == bindparam("top")
@@ -105,6 +111,13 @@ _BLENDED = PreparedIn(
         .join(_below, _below.c.id == version_parent.c.child)
         .where(_above.c.actor_id.in_(keys), _below.c.actor_id != _above.c.actor_id)
         .distinct()
+    )
+)
+_BROODS = PreparedIn(
+    lambda keys: (
+        select(version.c.actor_id, brood.c.id.label("by"))
+        .join(brood, brood.c.parent == version.c.id)
+        .where(version.c.actor_id.in_(keys))
     )
 )
 _VERSIONS = PreparedIn(
@@ -146,7 +159,7 @@ def page(conn: Connection, after: int, limit: int) -> tuple[Checkpoint, ...]:
 def anchors(conn: Connection) -> Mapping[tuple[int, int], str]:
     """Places whose images stay, and why."""
     found: dict[tuple[int, int], str] = {}
-    for row in _STANDS.all(conn, {}):
+    for row in (*_STANDS.all(conn, {}), *_WAITING.all(conn, {})):
         near = NEAREST.one(conn, {"at": row.parent, "top": row.position})
         if near.hit is not None:
             found[near.id, near.hit] = Keep.BASE.value
@@ -189,7 +202,9 @@ def _dead(conn: Connection) -> list[str]:
     if not deleted:
         return []
     needs: Iterable[tuple[str, str]] = [
-        (row.actor_id, row.by) for asked in (_NEEDS, _BLENDED) for row in asked.all(conn, deleted)
+        (row.actor_id, str(row.by))
+        for asked in (_NEEDS, _BLENDED, _BROODS)
+        for row in asked.all(conn, deleted)
     ]
     return released(deleted, needs)
 

@@ -9,10 +9,11 @@ enters a lane passes all that lies before.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Boolean, Connection, bindparam, func, select, text, tuple_
 
+from statevisor.store import broods
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.tables import blend, lane, version
 
@@ -104,14 +105,44 @@ def of(conn: Connection, at: int) -> int:
     return at if found is None else int(found)
 
 
-def place(conn: Connection, number: int) -> Any:
-    """Segment, position and lane of a version."""
-    return _PLACE.one(conn, {"key": number})
+class Place(NamedTuple):
+    """Where a version stands."""
+
+    segment: int
+    position: int
+    lane: int
+    below: int | None = None  #: the segment that this one goes on from, if it has no row yet
+
+
+def place(conn: Connection, number: int) -> Place:
+    """Where a version stands."""
+    row = _PLACE.first(conn, {"key": number})
+    if row is not None:
+        return Place(*row)
+    child = broods.of_number(conn, number)
+    assert child is not None  # every version has a row or is one of a brood
+    return Place(child.segment, child.brood.position, child.segment, child.brood.below)
+
+
+class Above(NamedTuple):
+    """A row of `UP`."""
+
+    lane: int
+    segment: int | None
+    position: int
+    above: int | None
+    blends: bool
 
 
 def up(conn: Connection, at: int) -> list[Any]:
     """A lane and some of those above it, nearest first, with what `UP` says of each."""
-    return UP.all(conn, {"at": at, "most": NEAR})
+    rows = UP.all(conn, {"at": at, "most": NEAR})
+    if rows:
+        return rows
+    child = broods.of_segment(conn, at)
+    assert child is not None  # as in `place`
+    above = of(conn, child.brood.below)
+    return [Above(at, child.brood.below, child.brood.position, above, False), *up(conn, above)]
 
 
 def blended(conn: Connection, at: int, low: int, before: int) -> list[Any]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Connection, bindparam, select, text
+from sqlalchemy import BigInteger, Connection, text
 
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import versions
+from statevisor.store import lanes, versions
 from statevisor.store.edges import DOWNWARD, UPWARD, Edges
 from statevisor.store.prepared import Prepared
-from statevisor.store.tables import version
-
-_PLACE = Prepared(
-    select(version.c.segment, version.c.position).where(version.c.id == bindparam("key"))
-)
 
 #: The nearest segment of a path whose first state comes of a rule that touched a layer.
 BLAME = Prepared(
@@ -74,8 +69,9 @@ def graph(
 
 def blame(conn: Connection, handle: str, layer: int) -> int | None:
     """The mutation that last touched a layer on a version's path. Raises: VersionNotFound."""
-    here = _PLACE.one(conn, {"key": versions.resolve(conn, handle)})
-    hit = BLAME.scalar(conn, {"at": here.segment, "top": here.position, "layer": layer})
+    here = lanes.place(conn, versions.resolve(conn, handle))
+    at = here.segment if here.below is None else here.below
+    hit = BLAME.scalar(conn, {"at": at, "top": here.position, "layer": layer})
     return None if hit is None else int(hit)
 
 

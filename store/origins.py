@@ -11,7 +11,7 @@ from statevisor.hypervisor.catalog_port import Origin
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
 from statevisor.hypervisor.vocab import Op, parse_handle
-from statevisor.store import actors, builds, making, runs, segments, versions
+from statevisor.store import actors, broods, builds, hatching, making, runs, segments, versions
 from statevisor.store.prepared import Prepared
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
@@ -58,6 +58,8 @@ def start(scope: Scope, origin: Origin) -> Start:
     Raises: NotFound; VersionNotFound (also if the named version is not at that place).
     """
     row = _standing(scope, origin)
+    if row is None and _hatched(scope, origin):
+        row = _standing(scope, origin)
     if row is not None:
         return _as_start(row)
     here = home(scope, origin)
@@ -68,6 +70,9 @@ def start(scope: Scope, origin: Origin) -> Start:
 def home(scope: Scope, origin: Origin) -> Segment:
     """The segment that holds an origin's last event, checked. Raises: NotFound, VersionNotFound."""
     here = segments.home(scope.conn, origin.segment, origin.position)
+    if here.child is not None:
+        hatching.hatch(scope, here.child)
+        here = segments.get(scope.conn, here.record.id)
     # where a version is named, `parent` finds out whether it stands there
     bare = origin.handle is None and origin.position > here.record.position
     if bare and origin.position > _end(scope, here):
@@ -101,6 +106,21 @@ def _standing(scope: Scope, origin: Origin) -> Any | None:
     row = _NAMED.first(scope.conn, {"key": parsed.name, "seq": parsed.seq})
     place = (origin.segment, origin.position)
     return row if row is not None and (row.here, row.position) == place else None
+
+
+def _hatched(scope: Scope, origin: Origin) -> bool:
+    """Give the actors rows that an origin leads to and that have none; says whether one had none.
+
+    Its segment's is one of them, its version's may be another.
+    """
+    found = hatching.by_segment(scope, origin.segment)
+    parsed = None if origin.handle is None else parse_handle(origin.handle)
+    if parsed is not None and parsed.seq == 0:
+        child = broods.find(scope.conn, parsed.name)
+        if child is not None:
+            hatching.hatch(scope, child)
+            found = True
+    return found
 
 
 def _as_start(row: Any) -> Start:

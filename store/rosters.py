@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from heapq import merge
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from statevisor.hypervisor.catalog_port import ActorQuery
-from statevisor.store.actors import LIVING, Actor, from_row
+from statevisor.store import brood_pages, broods
+from statevisor.store.actors import LIVING, Actor, from_brood, from_row
+from statevisor.store.broods import Child
 from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.tables import actor, actor_label
 
@@ -24,22 +28,59 @@ _CHUNK = 500  #: rows or ids in one statement at most
 def page(conn: Connection, query: ActorQuery) -> tuple[list[Actor], bool]:
     """One page in order of id, and whether more follow."""
     found: list[Actor] = []
-    for row in _candidates(conn, query):
-        if query.exclude is not None and row.id in query.exclude:
+    for one in merge(_candidates(conn, query), _waiting(conn, query), key=attrgetter("id")):
+        if query.exclude is not None and one.id in query.exclude:
             continue
         if len(found) == query.limit:
             return found, True
-        found.append(from_row(row))
+        found.append(from_brood(one) if isinstance(one, Child) else from_row(one))
     return found, False
 
 
 def recent(conn: Connection, limit: int) -> list[Actor]:
     """The actors that changed last; looks at every living one."""
-    return [from_row(row) for row in _RECENT.all(conn, {"limit": limit})]
+    found = [from_row(row) for row in _RECENT.all(conn, {"limit": limit})]
+    found += map(from_brood, brood_pages.newest(conn, limit))
+    found.sort(key=lambda one: (one.record.updated_at, one.record.id), reverse=True)
+    return found[:limit]
+
+
+def _waiting(conn: Connection, query: ActorQuery) -> Iterator[Child]:
+    """Those without rows that match all filters but `exclude`, in order of id."""
+    after = query.after or ""
+    key, value = query.label or (None, None)
+    part = "" if query.q is None else query.q.lower()
+
+    def named(child: Child) -> bool:
+        return part in child.name.lower()
+
+    def alike(row: Any) -> bool:
+        """Whether all of a brood match, but for their names."""
+        labels = row.labels or {}
+        return (
+            (query.model is None or row.model == query.model)
+            and (key is None or key in labels)
+            and (value is None or labels[key] == value)
+        )
+
+    def fits(row: Any) -> bool:
+        return alike(row) and (not part or any(map(named, broods.waiting(row))))
+
+    if query.ids is not None:
+        some = iter(broods.of_ids(conn, [one for one in query.ids if one > after]))
+    else:
+        some = brood_pages.by_id(
+            conn,
+            after,
+            min(_CHUNK, query.limit + 1),
+            fits=fits if query.model or query.label or query.q else None,
+            labelled=query.label is not None,
+        )
+    return (child for child in some if alike(child.brood) and named(child))
 
 
 def _candidates(conn: Connection, query: ActorQuery) -> Iterator[Any]:
-    """Living actors that match all filters but `exclude`, in order of id."""
+    """Actors with rows that match all filters but `exclude`, in order of id."""
     key, value = query.label or (None, None)
     params = {
         "model": query.model,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from statevisor.hypervisor.catalog_port import Finding
 from statevisor.hypervisor.errors import CatalogCorrupt, StatevisorError
-from statevisor.store import journal
+from statevisor.store import broodcheck, journal
 from statevisor.store.db import faults
 from statevisor.store.packing import unpack_group, unpack_run
 from statevisor.store.prepared import execute
@@ -193,6 +193,7 @@ def check(conn: Connection) -> tuple[Finding, ...]:
     for kind, query, text, advice in _RULES:
         for actor, seq, *words in execute(conn, query):
             found.append(_finding(kind, text.format(*words), advice, actor, seq))
+    found += broodcheck.check(conn)
     found += _runs(conn)
     found += _journal(conn)
     found += _positions(conn)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Select, Text, bindparam, insert, literal, select, tuple_
@@ -15,7 +16,7 @@ from statevisor.hypervisor.catalog_port import VersionQuery
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op
-from statevisor.store import terms, versions
+from statevisor.store import brood_pages, broods, terms, versions
 from statevisor.store.prepared import Prepared
 from statevisor.store.tables import version, version_term
 
@@ -45,7 +46,7 @@ def page(conn: Connection, query: VersionQuery) -> tuple[tuple[VersionRecord, ..
     """One page, and whether more follow. Raises: VersionNotFound (it begins behind nothing)."""
     low = (-1 if query.since_us is None else query.since_us, -1)
     if query.after is not None:
-        low = max(low, tuple(_STANDS.one(conn, {"key": versions.resolve(conn, query.after)})))
+        low = max(low, _stands(conn, versions.resolve(conn, query.after)))
     if query.tag is not None:
         return _tagged(conn, query, low), False
     params: dict[str, Any] = {
@@ -70,11 +71,24 @@ def _of_kinds(conn: Connection, params: dict[str, Any], kinds: Sequence[Op]) -> 
     found: list[Any] = []
     for op in kinds:
         found += _by_kind().all(conn, params | {"kind": op.value})
+        if op is Op.FORK:
+            low, limit = (params["low_us"], params["low_id"]), params["limit"]
+            found += islice(brood_pages.since(conn, low, params["high_us"], limit), limit)
         found.sort()  # by time, then id
         if len(found) >= params["limit"]:
             del found[params["limit"] :]
             params = params | {"high_us": min(params["high_us"], found[-1].created_us + 1)}
     return found
+
+
+def _stands(conn: Connection, number: int) -> tuple[int, int]:
+    """Where a version is in the order of creation."""
+    row = _STANDS.first(conn, {"key": number})
+    if row is not None:
+        return row.created_us, row.id
+    child = broods.of_number(conn, number)
+    assert child is not None  # every version has a row or is one of a brood
+    return child.brood.created_us, number
 
 
 def _tagged(

@@ -13,7 +13,8 @@ from sqlalchemy import BigInteger, Boolean, Connection, Integer, Text, bindparam
 
 from statevisor.hypervisor.errors import NotFound, VersionNotFound
 from statevisor.hypervisor.records import SegmentRecord
-from statevisor.store import lanes
+from statevisor.store import broods, lanes
+from statevisor.store.broods import Child
 from statevisor.store.prepared import Numbered, Prepared
 from statevisor.store.tables import segment as table
 
@@ -99,6 +100,7 @@ class Segment:
 
     record: SegmentRecord
     place: int  #: the segment that its first state belongs to
+    child: Child | None = None  #: whose it is, if that has no rows yet, nor has this
 
     def place_of(self, position: int) -> int:
         """The segment under which the image of a position on this one is kept."""
@@ -108,17 +110,29 @@ class Segment:
 def get(conn: Connection, segment: int) -> Segment:
     """Raises: NotFound."""
     row = _GET.first(conn, {"at": segment})
-    if row is None:
+    if row is not None:
+        return Segment(_record(row), row.id if row.place is None else row.place)
+    child = broods.of_segment(conn, segment)
+    if child is None:
         raise NotFound(f"there is no segment {segment}")
-    return Segment(_record(row), row.id if row.place is None else row.place)
+    return Segment(child.stretch(), child.brood.place, child)
+
+
+def above(conn: Connection, segment: int, position: int) -> tuple[int, int] | None:
+    """Where the path of a child without rows goes on, from its segment and a position there."""
+    child = broods.of_segment(conn, segment)
+    return None if child is None else (child.brood.below, min(position, child.brood.position))
 
 
 def up(conn: Connection, segment: int, limit: int) -> tuple[SegmentRecord, ...]:
     """A segment and those that its path comes from, nearest first. Raises: NotFound."""
     rows = UP.all(conn, {"at": segment, "most": limit})
-    if not rows:
+    if rows:
+        return tuple(map(_record, rows))
+    child = broods.of_segment(conn, segment)
+    if child is None:
         raise NotFound(f"there is no segment {segment}")
-    return tuple(map(_record, rows))
+    return (child.stretch(), *up(conn, child.brood.below, limit))[:limit]
 
 
 def _record(row: Any) -> SegmentRecord:
@@ -139,7 +153,8 @@ def find_home(conn: Connection, segment: int, position: int) -> Segment | None:
     """
     here = get(conn, segment)
     if position < here.record.position:
-        found = HOME.scalar(conn, {"at": segment, "top": position})
+        at = segment if here.child is None else here.record.parent
+        found = HOME.scalar(conn, {"at": at, "top": position})
         if found is None:
             return None
         here = get(conn, found)
@@ -159,6 +174,11 @@ def home(conn: Connection, segment: int, position: int) -> Segment:
 def path(conn: Connection, segment: int, position: int, floor: int = -1) -> list[Step]:
     """Segments of a path, nearest first, down to the one that holds `floor`."""
     rows = PATH.all(conn, {"at": segment, "top": position, "floor": floor})
+    if not rows and (child := broods.of_segment(conn, segment)) is not None:
+        begin, below = child.brood.position, child.brood.below
+        more = path(conn, below, min(position, begin), floor) if begin > floor else []
+        first = Step(segment, position, begin, False, child.brood.depth + 1)
+        return [first, *more] if position >= begin else more
     return [Step(row.id, row.top, row.position, row.rooted, row.depth) for row in rows]
 
 

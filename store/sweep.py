@@ -15,6 +15,7 @@ from statevisor.store.scope import Scope
 from statevisor.store.tables import (
     actor,
     blend,
+    brood,
     checkpoint,
     image,
     lane,
@@ -46,9 +47,14 @@ _derived = exists(
     .join(_below, _below.c.id == version_parent.c.child)
     .where(_above.c.actor_id == actor.c.id, _below.c.actor_id != actor.c.id)
 )
+_bred = exists(
+    select(brood.c.id)
+    .join(version, version.c.id == brood.c.parent)
+    .where(version.c.actor_id == actor.c.id)
+)
 _DEAD = Prepared(
     select(actor.c.id)
-    .where(actor.c.deleted_us.is_not(None), ~_branched, ~_derived)
+    .where(actor.c.deleted_us.is_not(None), ~_branched, ~_derived, ~_bred)
     .limit(bindparam("most"))
 )
 _owned = segments_of(lambda actor_id: actor_id == bindparam("key"))

@@ -124,6 +124,37 @@ Index(
     sqlite_where=actor.c.deleted_us.is_not(None),
 )
 
+#: The children of a fork, one row for all that have done nothing yet: see `store/broods.py`. The
+#: times, ids and segments of later broods are never lower, so that one index serves all of them.
+brood = Table(
+    "brood",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=False),  # of the first child's version
+    Column("segment", BigInteger, nullable=False),  # the first child's
+    Column("parent", ForeignKey("version.id"), nullable=False, index=True),
+    Column("count", Integer, nullable=False),
+    Column("waiting", Integer, nullable=False),  # without rows of their own
+    Column("hatched", LargeBinary),  # a bit for each that has them; null: none has
+    Column("at", BigInteger, nullable=False),  # the time in the first child's id
+    Column("salt", BigInteger, nullable=False, index=True),  # the random bits in all their ids
+    Column("name", Text),  # of an only child that was given one
+    Column("model", Text, nullable=False),
+    Column("seed", BigInteger, nullable=False),  # the first child's
+    Column("alike", Boolean, nullable=False),  # all have the same seed
+    Column("base", BigInteger, nullable=False),
+    Column("drift", Boolean, nullable=False),
+    Column("labels", _Json),  # null: they have none
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+Index(
+    "ix_brood_name",
+    brood.c.name,
+    unique=True,
+    sqlite_where=brood.c.name.is_not(None),
+)
+
 #: The labels of living actors once more, to search by.
 actor_label = Table(
     "actor_label",

@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, Connection, and_, bindparam, func, select, te
 from statevisor.hypervisor.errors import VersionNotFound
 from statevisor.hypervisor.records import VersionRecord
 from statevisor.hypervisor.vocab import Op, parse_handle
+from statevisor.store import brood_versions, broods
 from statevisor.store.names import shown_name
 from statevisor.store.prepared import Prepared, PreparedIn
 from statevisor.store.segments import Segment, get, path
@@ -149,6 +150,7 @@ _SHORT = PreparedIn(
 #: Rows of `as_made`, each with its actor joined.
 MADE = select(
     version.c.id,
+    version.c.segment,
     version.c.place,
     version.c.position,
     version.c.build,
@@ -165,6 +167,7 @@ class Made:
     """What a version hands on to those that begin at it."""
 
     id: int
+    segment: int  #: it stands on
     place: int  #: the segment under which its image is kept
     position: int
     build: int | None  #: its number
@@ -180,12 +183,16 @@ def load(
     `edges`: child and parent of every edge up from them, if they are known.
     """
     rows = {row.id: row for row in _BY_IDS.all(conn, ids)}
+    waiting = brood_versions.numbered(conn, [number for number in ids if number not in rows])
     parents = _parents(conn, rows) if edges is None else _named_parents(conn, rows, edges)
     tags: dict[int, list[str]] = {}
     for row in _TAGS.all(conn, ids):
         tags.setdefault(row.version, []).append(row.name)
     return tuple(
-        _record(rows[number], parents.get(number, ()), tags.get(number, ())) for number in ids
+        _record(rows[number], parents.get(number, ()), tags.get(number, ()))
+        if number in rows
+        else waiting[number].version()
+        for number in ids
     )
 
 
@@ -210,7 +217,8 @@ def _named_parents(
     handles |= {number: handle for number, (handle, _) in short(conn, tuple(strangers)).items()}
     found: dict[int, list[str]] = {}
     for child, parent in edges:
-        found.setdefault(child, []).append(handles[parent])
+        if child in rows:
+            found.setdefault(child, []).append(handles[parent])
     return found
 
 
@@ -226,6 +234,9 @@ def resolve(conn: Connection, handle: str) -> int:
         found = _BY_TAG.scalar(conn, {"key": handle})
     else:
         found = _BY_HANDLE.scalar(conn, {"key": parsed.name, "seq": parsed.seq})
+        if found is None and parsed.seq == 0:
+            child = broods.find(conn, parsed.name)
+            found = None if child is None else child.number
     if found is None:
         raise _missing(handle)
     return int(found)
@@ -238,13 +249,18 @@ def page(
     start = -1 if after is None else after
     params = {"key": actor_id, "after": start, "limit": limit + 1}
     ids = [row.id for row in _PAGE.all(conn, params)]
+    if not ids and start < 0 and (child := broods.of_id(conn, actor_id)) is not None:
+        ids = [child.number]
     return load(conn, ids[:limit]), len(ids) > limit
 
 
 def as_of(conn: Connection, actor_id: str, at_us: int) -> int | None:
     """The version that was an actor's head at a time."""
     found = _AS_OF.scalar(conn, {"key": actor_id, "at": at_us})
-    return None if found is None else int(found)
+    if found is None:
+        child = broods.of_id(conn, actor_id)
+        return child.number if child is not None and child.brood.created_us <= at_us else None
+    return int(found)
 
 
 def latest(conn: Connection, segment: int, position: int) -> int | None:
@@ -266,6 +282,8 @@ def at(conn: Connection, segment: Segment, position: int, *, hidden: bool = Fals
         found = _AT.scalar(conn, {"at": here.record.id, "top": position, "hidden": hidden})
         if found is not None:
             return int(found)
+        if here.child is not None and position == here.record.position and not hidden:
+            return here.child.number
         if here.record.parent is None or here.place_of(position) == here.record.id:
             return None
         here = get(conn, here.record.parent)
@@ -278,7 +296,9 @@ def maker(conn: Connection, segment: int, position: int) -> int | None:
 
 def short(conn: Connection, ids: Sequence[int]) -> dict[int, tuple[str, Op]]:
     """How versions are shown and what made them, by id."""
-    return {row.id: (f"{row.name}@{row.seq}", Op(row.op)) for row in _SHORT.all(conn, ids)}
+    found = {row.id: (f"{row.name}@{row.seq}", Op(row.op)) for row in _SHORT.all(conn, ids)}
+    waiting = brood_versions.handles(conn, [number for number in ids if number not in found])
+    return found | {number: (handle, Op.FORK) for number, handle in waiting.items()}
 
 
 def made(conn: Connection, number: int) -> Made:
@@ -299,7 +319,8 @@ def named(conn: Connection, handle: str) -> Made:
 
 def as_made(row: Any) -> Made:
     """A row of `MADE` as what the version hands on."""
-    return Made(row.id, row.place, row.position, row.build, row.drift, f"{row.name}@{row.seq}")
+    handle = f"{row.name}@{row.seq}"
+    return Made(row.id, row.segment, row.place, row.position, row.build, row.drift, handle)
 
 
 def _missing(handle: str) -> VersionNotFound:

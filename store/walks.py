@@ -60,7 +60,7 @@ class _Way:
         self.seen += line
         for here, near in pairwise(line):
             self._edge(here, near)
-        for row in self._way.near.all(self._conn, (line[-1],)):
+        for row in self._way.around(self._conn, (line[-1],)):
             self._edge(line[-1], row.near)
             if self.sign * row.near not in self._waiting:
                 self._waiting.add(self.sign * row.near)

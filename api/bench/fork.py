@@ -22,7 +22,7 @@ from statevisor.guests.toy import ToyGuest
 from statevisor.hypervisor.catalog_port import NewActor, Origin
 from statevisor.hypervisor.commands import CreateActor, Fork, Snapshot
 from statevisor.hypervisor.config import VisorConfig
-from statevisor.hypervisor.ids import Ids
+from statevisor.hypervisor.ids import Ids, nth_seed, own_name
 from statevisor.hypervisor.visor import Visor
 from statevisor.store import synthetic
 from statevisor.store.backup import IMAGES
@@ -47,16 +47,16 @@ class _Children:
 
     def take(self, count: int = 1) -> Sequence[NewActor]:
         """So many that nobody had before."""
-        keys = [self._ids.new("act") for _ in range(count)]
+        first = self._ids.seed()
         return [
             NewActor(
                 id=key,
-                name=f"actor-{key[-10:]}",
+                name=own_name(key),
                 model=synthetic.MODEL,
-                seed=self._ids.seed(),
+                seed=nth_seed(first, n),
                 labels={},
             )
-            for key in keys
+            for n, key in enumerate(self._ids.actors(count))
         ]
 
 
@@ -182,7 +182,7 @@ async def _fork_many(folder: Path, size: int, image_bytes: int) -> dict[str, Any
         "cpu_s": round(spent, 4),
         "bytes_of_images": written,
         "bytes_of_rows": added,
-        "bytes_per_fork": round(added / MANY),
+        "bytes_per_fork": round(added / MANY, 2),
         "rows_percent_of_one_image": round(100 * added / image_bytes, 2),
     }
 

@@ -165,6 +165,8 @@ async def populate(machine: Machine) -> None:
         if n % 3:
             await machine.visor.hibernate(Hibernate(actor=name))
     await machine.visor.fork(Fork(actor="actor-0", names=("child",), rng=Rng.INHERIT))
+    for name in ("actor-1", "actor-2"):
+        await machine.visor.fork(Fork(actor=name, count=3))
 
 
 async def test_a_copy_says_what_the_original_says(lab: Lab) -> None:

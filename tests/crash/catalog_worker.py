@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from statevisor.hypervisor.catalog_port import Guard, JournalEntry, NewActor, Origin
+from statevisor.hypervisor.ids import actor_id, own_name
 from statevisor.hypervisor.records import ActorRecord, TurnRecord
 from statevisor.hypervisor.vocab import FinishReason
 from statevisor.store import db, prepared, writer
@@ -88,8 +89,8 @@ class Life:
 
     def new(self) -> NewActor:
         self.made += 1
-        name = f"{self.number:04}-{self.made:04}"
-        return NewActor(id=f"act_{name}", name=name, model="m", seed=1, labels={"a": "b"})
+        key = actor_id(self.number * 10_000 + self.made, self.number)
+        return NewActor(id=key, name=own_name(key), model="m", seed=1, labels={"a": "b"})
 
     async def run(self) -> None:
         self.catalog = await SqlCatalog.open(self.folder)

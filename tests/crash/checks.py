@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from statevisor.hypervisor.catalog_port import ActorQuery
 from statevisor.hypervisor.commands import Fork, Generate, Hibernate
 from statevisor.hypervisor.errors import ImageCorrupt, StatevisorError, VersionNotFound
 from statevisor.hypervisor.records import ActorRecord
@@ -57,6 +58,14 @@ class Rows:
                 for key, parent, position, rooted in db.execute(
                     "SELECT id, parent, position, rooted FROM segment"
                 )
+            }
+            parents |= {
+                first + n: (parent, position, False)
+                for first, count, parent, position in db.execute(
+                    "SELECT b.segment, b.count, v.segment, v.position FROM brood b"
+                    " JOIN version v ON v.id = b.parent"
+                )
+                for n in range(count)
             }
             changes = {
                 segment: Change(
@@ -132,7 +141,7 @@ class Checks:
 
     async def run(self, lives: int, images: int | None) -> None:
         records = {}
-        for key in self._living():
+        for key in await self._living():
             record = await self._catalog.actor(key)
             records[key] = record
             await self._place(record)
@@ -153,14 +162,14 @@ class Checks:
         self._report.count["tokens"] = self._stories.tokens
         self._report.count["acks"] = self._stories.done
 
-    def _living(self) -> list[str]:
-        with closing(sqlite3.connect(self._path)) as db:
-            rows = db.execute("SELECT id FROM actor WHERE deleted_us IS NULL ORDER BY id")
-            return [key for (key,) in rows]
-
-    @property
-    def _path(self) -> str:
-        return str(self._world.visor._catalog._engines[0].url.database)  # type: ignore[attr-defined]
+    async def _living(self) -> list[str]:
+        found: list[str] = []
+        more = True
+        while more:
+            query = ActorQuery(after=found[-1] if found else None, limit=100)
+            page, more = await self._catalog.actors(query)
+            found += [record.id for record in page]
+        return found
 
     def _fault(self, text: str) -> None:
         self._report.faults.append(text)

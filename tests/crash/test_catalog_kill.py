@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from statevisor.hypervisor.catalog_port import ActorQuery
 from statevisor.hypervisor.errors import StatevisorError
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.packing import pack_run
@@ -90,8 +91,11 @@ async def losses(folder: Path) -> list[str]:
         except StatevisorError as error:
             found.append(f"{one}: {error}")
     db = sqlite3.connect(folder / "catalog.db")
-    for (segment,) in db.execute("SELECT id FROM segment").fetchall():
+    segments = {segment for (segment,) in db.execute("SELECT id FROM segment")}
+    page, _ = await catalog.actors(ActorQuery(limit=10_000))
+    for segment in sorted(segments | {actor.segment for actor in page}):
         found += await wrong_tokens(catalog, segment, ends.get(segment, 0))
+    found += [str(one) for one in await catalog.check()]
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert db.execute("PRAGMA foreign_key_check").fetchall() == []
     db.close()

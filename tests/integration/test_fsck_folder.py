@@ -16,6 +16,7 @@ import pytest
 from statevisor.guests.toy import ToyGuest
 from statevisor.hypervisor.commands import (
     CreateActor,
+    Fork,
     Fsck,
     FsckView,
     Generate,
@@ -180,6 +181,26 @@ async def test_an_actor_whose_root_is_damaged_is_quarantined(data: Path) -> None
         await say(visor, "a")
         await visor.rollback(Rollback(actor="mutant", to="mutant@1", rng=Rng.INHERIT))
         await say(visor, "mutant")
+
+
+async def test_so_are_forks_of_it_that_have_done_nothing(data: Path) -> None:
+    async with running(data) as visor:
+        mutants = await visor.fork(Fork(actor="mutant", count=3))
+        others = await visor.fork(Fork(actor="a", count=3))
+    flip(data, ref_of(data, "mutant"), 8200)
+
+    view = check_folder(data, repair=True)
+
+    assert [(one.kind, one.repaired) for one in view.findings] == [("root_damaged", True)]
+    async with running(data) as visor:
+        for fork in mutants:
+            with pytest.raises(ActorQuarantined):
+                await say(visor, fork.record.name)
+        for fork in others:
+            await say(visor, fork.record.name)
+        await visor.rollback(Rollback(actor=mutants[0].record.id, to="mutant@1"))
+        await say(visor, mutants[0].record.id)
+        assert [one.kind for one in (await visor.fsck(Fsck())).findings] == ["root_damaged"]
 
 
 async def test_states_come_back_without_a_catalog(data: Path) -> None:

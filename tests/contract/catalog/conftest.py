@@ -20,6 +20,7 @@ from statevisor.hypervisor.catalog_port import (
     Origin,
     Provenance,
 )
+from statevisor.hypervisor.ids import actor_id, nth_seed, own_name
 from statevisor.hypervisor.image_ports import ImageMeta
 from statevisor.hypervisor.layout import Fingerprints, Layout, StateFamily
 from statevisor.hypervisor.records import ActorRecord, ImageRef, TurnRecord, VersionRecord
@@ -40,10 +41,16 @@ class Scene:
     incarnation: int
     clock: list[int]
     made: int = field(default=0)
+    folder: Path | None = None  #: where the catalog's file is, if it has one
 
     def new(self, name: str, **changes: Any) -> NewActor:
         self.made += 1
-        values = {"id": f"act_{self.made:06}", "model": "demo", "seed": self.made, "labels": {}}
+        values = {
+            "id": f"act_{self.made:012}{self.made:08}",
+            "model": "demo",
+            "seed": self.made,
+            "labels": {},
+        }
         return NewActor(name=name, **(values | changes))
 
     async def create(self, name: str, prompt: Sequence[int] = (1, 2, 3)) -> ActorRecord:
@@ -96,6 +103,25 @@ class Scene:
 
     async def fork(self, name: str, origin: Origin, prompt: Sequence[int] = ()) -> ActorRecord:
         return (await self.catalog.fork([self.new(name)], origin, prompt=prompt))[0]
+
+    def brood(self, count: int, seed: int = 5, **changes: Any) -> list[NewActor]:
+        """Children as the hypervisor makes them: ids, names and seeds follow from the first's."""
+        self.made += count
+        first = 1_000_000 + self.made * 100
+        keys = [actor_id(first + n, self.made) for n in range(count)]
+        return [
+            self.new(own_name(key), **({"id": key, "seed": nth_seed(seed, n)} | changes))
+            for n, key in enumerate(keys)
+        ]
+
+    async def breed(self, count: int, origin: Origin, **changes: Any) -> tuple[ActorRecord, ...]:
+        return await self.catalog.fork(self.brood(count, **changes), origin)
+
+    async def restart(self) -> None:
+        """Close the catalog and open it again, where there is something to open."""
+        if self.folder is not None:
+            await self.catalog.close()
+            self.catalog = await SqlCatalog.open(self.folder, now_us=lambda: self.clock[0])
 
     async def fork_version(self, name: str, handle: str) -> ActorRecord:
         version = await self.catalog.version(handle)
@@ -159,8 +185,10 @@ async def scene(
         shutil.copy(migrated, tmp_path)
         catalog = await SqlCatalog.open(tmp_path, now_us=lambda: clock[0])
     incarnation = await catalog.claim("test")
-    yield Scene(catalog, incarnation, clock)
-    await catalog.close()
+    folder = tmp_path if request.param == "sql" else None
+    made = Scene(catalog, incarnation, clock, folder=folder)
+    yield made
+    await made.catalog.close()
     if request.param == "sql":
         _check_rows(tmp_path / "catalog.db")
 

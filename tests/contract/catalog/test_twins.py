@@ -19,10 +19,12 @@ from statevisor.hypervisor.catalog_port import (
     Once,
     Origin,
     Provenance,
+    VersionQuery,
 )
 from statevisor.hypervisor.errors import StatevisorError
-from statevisor.hypervisor.records import TurnRecord
-from statevisor.hypervisor.vocab import FinishReason
+from statevisor.hypervisor.ids import actor_id, nth_seed, own_name
+from statevisor.hypervisor.records import TurnRecord, VersionRecord
+from statevisor.hypervisor.vocab import FinishReason, Op
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.memory import MemoryCatalog
 
@@ -45,12 +47,31 @@ class Pair:
         assert answers[0] == answers[1], (method, args, kwargs)
         return answers[0]
 
+    async def walk(self, start: str, direction: str, limit: int) -> None:
+        """A whole walk; each catalog has numbers of its own for what is next."""
+        begin: list[Any] = [start, start]
+        while begin[0]:
+            asked = zip(self.both, begin, strict=True)
+            parts = [await catalog.walk(one, direction, limit) for catalog, one in asked]
+            assert parts[0].nodes == parts[1].nodes, (start, direction)
+            assert parts[0].edges == parts[1].edges, (start, direction)
+            begin = [part.rest for part in parts]
+            assert bool(begin[0]) is bool(begin[1])
+
 
 class Player:
     """Plays random calls, most of them sensible."""
 
-    def __init__(self, pair: Pair, dice: random.Random, make_image: Any, make_meta: Any) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        dice: random.Random,
+        clock: list[int],
+        make_image: Any,
+        make_meta: Any,
+    ) -> None:
         self.pair = pair
+        self.clock = clock
         self.dice = dice
         self.ids = count(1)
         self.turns: list[TurnRecord] = []
@@ -61,12 +82,26 @@ class Player:
         labels = {"k": self.dice.choice("xy")} if self.dice.random() < 0.3 else {}
         number = next(self.ids)
         return NewActor(
-            id=f"act_{number:05}",
+            id=f"act_{number:012}{number:08}",
             name=self.dice.choice(NAMES),
             model="m",
             seed=number,
             labels=labels,
         )
+
+    def brood(self) -> list[NewActor]:
+        """Children as the hypervisor makes them: all follows from the first."""
+        salt, first = self.dice.randrange(3), self.dice.randrange(1000)
+        labels = {"k": self.dice.choice("xy")} if self.dice.random() < 0.3 else {}
+        alike = self.dice.random() < 0.3
+        children = []
+        for n in range(self.dice.choice((1, 1, 2, 5))):
+            key = actor_id(next(self.ids), salt)
+            seed = first if alike else nth_seed(first, n)
+            children.append(
+                NewActor(id=key, name=own_name(key), model="m", seed=seed, labels=labels)
+            )
+        return children
 
     def tokens(self, most: int = 4) -> tuple[int, ...]:
         return tuple(self.dice.randrange(1000) for _ in range(self.dice.randrange(most + 1)))
@@ -104,9 +139,11 @@ class Player:
         if actor is None:
             await self.pair.ask("create", self.new(), self.tokens(), once=self.once())
             return
+        self.clock[0] += self.dice.choice((0, 0, 1, 1, 1, -1))
         kinds = {
             self.create: 2,
             self.fork: 4,
+            self.breed: 4,
             self.begin: 6,
             self.say: 8,
             self.end: 5,
@@ -138,6 +175,10 @@ class Player:
         children = [self.new() for _ in range(self.dice.choice((1, 1, 2)))]
         origin = await self.origin(actor)
         await self.pair.ask("fork", children, origin, prompt=self.tokens(2), once=self.once())
+
+    async def breed(self, actor: Any) -> None:
+        origin = await self.origin(actor)
+        await self.pair.ask("fork", self.brood(), origin, once=self.once())
 
     async def begin(self, actor: Any) -> None:
         prompt = self.tokens()
@@ -215,7 +256,7 @@ class Player:
 
     async def update(self, actor: Any) -> None:
         changes = {
-            "name": self.dice.choice(NAMES),
+            "name": self.dice.choice((*NAMES, own_name(actor_id(3, 1)))),
             "labels": {"k": "z"},
             "pinned": self.dice.random() < 0.5,
             "ttl_s": self.dice.choice((0, 9)),
@@ -259,10 +300,21 @@ class Player:
         await ask("count_actors")
         for key in "abc":
             await ask("operation", key)
-        found, _ = await ask("actors", ActorQuery(limit=100))
+        found, _ = await ask("actors", ActorQuery(limit=500))
         await ask("actors", ActorQuery(label=("k", None), q="ACTOR-", limit=3))
+        await ask("actors", ActorQuery(label=("k", "y"), limit=3))
+        await ask("recent", 10)
+        some = frozenset(one.id for one in found if self.dice.random() < 0.5)
+        await ask("actors", ActorQuery(ids=some, limit=5))
+        after = None
+        while page := (await ask("actors", ActorQuery(exclude=some, after=after, limit=4)))[0]:
+            after = page[-1].id
+        await self.search()
         handles = []
         for actor in found:
+            assert await ask("actor", actor.id) == await ask("actor", actor.name)
+            for at_us in (0, actor.created_at, actor.updated_at):
+                await ask("as_of", actor.id, at_us)
             page, _ = await ask("versions", actor.id, None, 100)
             handles += [version.handle for version in page]
             for position in range(actor.position + 1):
@@ -275,22 +327,40 @@ class Player:
             await ask("lineage", f"{actor.name}@{actor.head}", "both", 50, 500)
             await ask("lineage", f"{actor.name}@0", "descendants", 2, 5)
         for handle in (*handles, "t", "u"):
-            await ask("version", handle)
+            if type(await ask("version", handle)) is not VersionRecord:
+                continue  # a tag that nobody gave
+            await self.pair.walk(handle, "ancestors", 5)
+            await self.pair.walk(handle, "descendants", self.dice.choice((2, 7, 100)))
             await ask("blame", handle, self.dice.randrange(3))
         for _ in range(60):
             await ask("common_ancestor", self.dice.choice(handles), self.dice.choice(handles))
+            await ask("is_ancestor", self.dice.choice(handles), self.dice.choice(handles))
+
+    async def search(self) -> None:
+        """Page through all versions, and through those of some kinds and times."""
+        low, high = sorted(self.dice.sample(range(self.clock[0] + 2), 2))
+        for given in ({}, {"op": Op.FORK}, {"since_us": low, "until_us": high}, {"op": Op.TURN}):
+            after = None
+            while True:
+                query = VersionQuery(after=after, limit=self.dice.choice((1, 3, 20)), **given)
+                page, more = await self.pair.ask("search", query)
+                if not more:
+                    break
+                after = page[-1].handle
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(8))
 async def test_random_lives(seed, tmp_path, migrated, make_image, make_meta, check_rows):
     shutil.copy(migrated, tmp_path)
 
+    clock = [5]
+
     def now_us() -> int:
-        return 5
+        return clock[0]
 
     sql = await SqlCatalog.open(Path(tmp_path), now_us=now_us)
     pair = Pair(MemoryCatalog(now_us=now_us), sql)
-    player = Player(pair, random.Random(seed), make_image, make_meta)
+    player = Player(pair, random.Random(seed), clock, make_image, make_meta)
     await pair.ask("claim", "test")
     for number in range(150):
         if number == 100:  # what is open survives a restart

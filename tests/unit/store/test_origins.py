@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import Connection
 
 from statevisor.hypervisor.catalog_port import NewActor, Origin
-from statevisor.store import births, origins, prepared, synthetic
+from statevisor.hypervisor.ids import actor_id, nth_seed, own_name
+from statevisor.store import births, db, origins, prepared, synthetic
 from statevisor.store.db import FILE, begin, finish, open_engine
 from statevisor.store.prepared import execute
 from statevisor.store.scope import Scope
@@ -47,7 +48,8 @@ def spent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(sql)
         return execute(conn, sql, *rest, **more)
 
-    monkeypatch.setattr(prepared, "execute", counted)
+    for module in (prepared, db):
+        monkeypatch.setattr(module, "execute", counted)
     return found
 
 
@@ -83,11 +85,32 @@ def test_a_version_of_another_segment_is_looked_for_on_the_way(scope):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_fork_is_one_reading_and_four_rows(scope, spent, named):
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_fork_is_one_row_however_many_children_it_has(scope, spent, named, count):
+    (segment, position, handle), *_ = places(scope.conn)
+    origin = Origin(segment=segment, position=position, handle=handle if named else None)
+    keys = [actor_id(9 + n, 5) for n in range(count)]
+    children = [
+        NewActor(id=key, name=own_name(key), model="m", seed=nth_seed(7, n), labels={})
+        for n, key in enumerate(keys)
+    ]
+
+    births.fork(scope, children, origin, (), None)
+
+    assert [sql.split()[0] for sql in spent] == [
+        *("SELECT", "SELECT"),  # where it begins, what is free
+        *["SELECT"] * (count > 1),  # the names of the others
+        *("UPDATE", "SELECT"),  # ids of segments and versions
+        "INSERT",
+    ]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_fork_whose_ids_are_of_another_form_is_four_rows(scope, spent, named):
     (segment, position, handle), *_ = places(scope.conn)
     origin = Origin(segment=segment, position=position, handle=handle if named else None)
     child = NewActor(id="act_new", name="new", model="m", seed=1, labels={})
 
     births.fork(scope, [child], origin, (), None)
 
-    assert [sql.split()[0] for sql in spent] == ["SELECT", *["INSERT"] * 4]
+    assert [sql.split()[0] for sql in spent] == ["SELECT", "INSERT", "SELECT", *["INSERT"] * 3]

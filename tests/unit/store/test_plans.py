@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.dialects import postgresql, sqlite
 
 import statevisor.store
-from statevisor.store import actors, rosters, search, sweep
+from statevisor.store import actors, halves, rosters, search, sweep
 from statevisor.store.db import migrate
 from statevisor.store.prepared import Prepared, PreparedIn, _compile
 
@@ -33,6 +33,9 @@ WHOLE = {
     "checkpoints._ALL": {"image"},
     "actors._TAKE_OVER": {"actor"},
     "actors._COUNT": {"actor"},
+    "broods._COUNT": {"brood"},
+    "hatching._TAKE_OVER": {"brood"},
+    "keeping._WAITING": {"brood"},
     "rosters._RECENT": {"actor"},  # once, when a server starts
     "fsck._AWAITING": {"actor"},
     "keeping._SNAPSHOTS": {"version"},
@@ -58,6 +61,7 @@ def statements() -> dict[str, Prepared]:
     found["rosters._chosen"] = rosters._chosen(every)._by_size[8]
     found |= {f"search._by_terms({n})": search._by_terms(n, n > 1) for n in (1, 2, 3)}
     found["search._by_kind"] = search._by_kind()
+    found |= {f"halves.halves({one})": halves.halves(one) for one in halves.RISING}
     found["actors._setting"] = actors._setting("name", "labels", "position")
     return found
 
@@ -87,6 +91,11 @@ def db(
     made.execute(
         """INSERT INTO version SELECT id, 'a' || id, 0, id, id, id, 'fork', 0, 0, NULL, '{}',
            1, 1, 0 FROM segment"""
+    )
+    made.execute(
+        """INSERT INTO brood SELECT id, id, id / 3, 1, 1, NULL, id, id,
+           iif(id % 2, NULL, 'b' || id), 'm', 1, 0, 0, 0, NULL, 1, 1, id FROM segment
+           WHERE id > 3"""
     )
     made.execute("INSERT INTO version_parent SELECT id, 0, id / 3, NULL FROM segment WHERE id > 3")
     made.execute("INSERT INTO touched SELECT id, -1, id FROM segment WHERE id % 7 = 0")
@@ -154,6 +163,9 @@ def test_no_statement_builds_a_filter_or_reads_a_whole_table(db, name):
         ("ix_version_parent_parent", "edges._DOWN[8]"),
         ("ix_segment_parent", "sweep._DEAD"),
         ("ix_tag_version", "versions._TAGS[8]"),
+        ("ix_brood_parent", "brood_versions._BELOW[8]"),
+        ("ix_brood_salt", "broods._OF_ID"),
+        ("ix_brood_name", "broods._OF_NAME"),
     ],
 )
 def test_without_its_index_a_statement_is_at_fault(db, index, name):

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from statevisor.hypervisor.catalog_port import Finding, Guard, JournalEntry, NewActor, Provenance
+from statevisor.hypervisor.catalog_port import (
+    Finding,
+    Guard,
+    JournalEntry,
+    NewActor,
+    Origin,
+    Provenance,
+)
+from statevisor.hypervisor.ids import actor_id, own_name
 from statevisor.hypervisor.records import ImageRef, TurnRecord
 from statevisor.store.catalog import SqlCatalog
 from statevisor.store.db import migrate
@@ -63,7 +71,22 @@ async def fill(folder: Path) -> None:
     await catalog.snapshot("act_b", record.segment, 7, tag=None, labels={}, guard=Guard())
     why = Provenance(rule="blend", parents=("bob@0",))
     await catalog.mutate("act_a", image(2), why, guard=Guard())
+    await breed(catalog)
     await catalog.close()
+
+
+async def breed(catalog: SqlCatalog) -> None:
+    """Two broods of version `bob@0`, one child of which has rows."""
+    bob = await catalog.version("bob@0")
+    origin = Origin(segment=bob.segment, position=bob.position, handle="bob@0")
+    keys = [actor_id(20 + n, 7) for n in range(4)]
+    await catalog.fork([child(key) for key in keys], origin)
+    await catalog.update(keys[1], guard=Guard(), pinned=True)
+    await catalog.fork([child(actor_id(30, 9), name="eve")], origin)
+
+
+def child(key: str, name: str | None = None) -> NewActor:
+    return NewActor(id=key, name=name or own_name(key), model="demo", seed=3, labels={})
 
 
 @pytest.fixture
@@ -120,6 +143,19 @@ async def test_nothing_is_wrong_with_a_healthy_folder(healthy: Path) -> None:
         ("blend", "DELETE FROM blend"),
         ("blend", "UPDATE blend SET source = 1"),
         ("blend", "UPDATE blend SET head = 2"),
+        ("brood", "UPDATE brood SET parent = 99"),
+        ("brood", "UPDATE brood SET parent = id"),
+        ("brood", "UPDATE brood SET waiting = waiting - 1 WHERE count = 4"),
+        ("brood", "UPDATE brood SET hatched = NULL WHERE count = 4"),
+        ("brood", "UPDATE brood SET hatched = x'0f' WHERE count = 4"),
+        ("brood", "UPDATE brood SET segment = segment - 1 WHERE count = 4"),
+        ("brood", "UPDATE brood SET salt = 8 WHERE count = 4"),
+        ("brood", "UPDATE brood SET at = 22 WHERE count = 1"),
+        ("brood", "UPDATE brood SET created_us = created_us + 99999999 * (count - 1)"),
+        ("brood", "UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'version'"),
+        ("brood", "UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'segment'"),
+        ("brood", "UPDATE actor SET name = 'eve' WHERE name = 'bob'"),
+        ("brood", "UPDATE actor SET name = 'actor-0m00000007' WHERE name = 'bob'"),
         ("database", "INSERT INTO tag VALUES ('t', 99, 0)"),
     ],
 )
