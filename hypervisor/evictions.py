@@ -8,11 +8,10 @@ free when it is asked for. Pinned actors and those at work are left alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from math import ceil
 from typing import Final
 
-from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
 from statevisor.hypervisor.admission import Admission
 from statevisor.hypervisor.errors import ActorQuarantined, NoFreeSlot, StatevisorError
@@ -36,18 +35,19 @@ class Evictions:
         states: States,
         admission: Admission,
         actors: Mapping[str, Actor],
-        candidates: Callable[[Tier], tuple[placement.Candidate, ...]],
+        movable: Callable[[Tier], Iterator[str]],
         hibernate: Callable[[Actor, Tier], Awaitable[None]],
         high: float,
         low: float,
         meter: Meter,
     ) -> None:
-        """`actors` are those with a slot or a frame; `high` and `low` are shares of the frames."""
+        """`actors` are those with a slot or a frame, `movable` who of a tier may leave, in turn;
+        `high` and `low` are shares of the frames."""
         self._frames = frames
         self._states = states
         self._admission = admission
         self._actors = actors
-        self._candidates = candidates
+        self._movable = movable
         self._hibernate = hibernate
         self._meter = meter
         # rounded up: a tier too small for a share of a frame is left to fill up
@@ -61,7 +61,7 @@ class Evictions:
     async def make_room(self) -> bool:
         """Move the least recently used actor out of its slot; whether a slot is free now."""
         tier = Tier.HOST if self._frames.used < self._frames.capacity else Tier.NVME
-        for key in placement.victims(self._candidates(Tier.GPU)):
+        for key in self._movable(Tier.GPU):
             victim = self._actors.get(key)
             if victim is None or victim.power is not Power.IDLE:
                 continue
@@ -136,7 +136,7 @@ class Evictions:
     async def spill(self) -> int:
         """Move actors from frames to nvme down to the low mark; returns how many moved."""
         moved, going = 0, set[asyncio.Task[bool]]()
-        for key in self._spillable():
+        for key in self._movable(Tier.HOST):
             if self._frames.used - len(going) <= self._low:
                 break
             victim = self._actors.get(key)
@@ -148,7 +148,7 @@ class Evictions:
         return moved + sum(await asyncio.gather(*going))
 
     async def _spill_one(self, *, besides: Actor) -> bool:
-        for key in self._spillable():
+        for key in self._movable(Tier.HOST):
             victim = self._actors.get(key)
             if victim is None or victim is besides or not self._can_keep(victim):
                 continue
@@ -158,9 +158,6 @@ class Evictions:
                 if task.result():
                     return True
         return False
-
-    def _spillable(self) -> tuple[str, ...]:
-        return placement.victims(self._candidates(Tier.HOST))
 
     def _can_keep(self, actor: Actor) -> bool:
         """Whether its state has an image, or room for one."""

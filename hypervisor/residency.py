@@ -94,7 +94,7 @@ class Residency:
             states=self.states,
             admission=admission,
             actors=residents.actors,
-            candidates=residents.candidates,
+            movable=residents.movable,
             hibernate=self.hibernate,
             high=config.host_high,
             low=config.host_low,

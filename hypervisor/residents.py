@@ -6,7 +6,7 @@ carried out here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from statevisor.hypervisor import placement
 from statevisor.hypervisor.actor import Actor
@@ -55,6 +55,17 @@ class Residents:
             if self.tier(a) is tier
         )
 
+    def movable(self, tier: Tier) -> Iterator[str]:
+        """Who may leave the slots, or the frames, now: least recently used first."""
+        slotted = tier is Tier.GPU
+        return placement.in_turn(
+            [
+                (a.used, a.record.id)
+                for a in self.actors.values()
+                if (a.slot is not None) is slotted and not a.mailbox.held and not a.record.pinned
+            ]
+        )
+
     def twin(self, wanted: tuple[int, int], besides: Actor | None) -> Actor | None:
         """An idle actor, not this one, whose slot holds a state (see lineage.same_state).
 
@@ -62,9 +73,13 @@ class Residents:
         step of the twin can run first, and nothing can be loaded where it stood: the twin may
         leave its slot before the copy has been made.
         """
+        if not wanted[1]:
+            return None
         for other in self.actors.values():
-            resting = other.power is Power.IDLE and other.slot is not None
-            if other is not besides and resting and wanted[1] and other.state == wanted:
+            # first what is cheap to see, and true of few
+            if other.absorbed != wanted[1] or other.slot is None or other is besides:
+                continue
+            if other.power is Power.IDLE and other.state == wanted:
                 return other
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statevisor.hypervisor.placement import Candidate, select, victims
+from statevisor.hypervisor.placement import Candidate, in_turn, select, victims
 
 SOME = (
     Candidate("young", 30.0, False, False),
@@ -14,6 +14,10 @@ SOME = (
 
 def test_the_least_recently_used_goes_first_and_pinned_or_busy_ones_stay() -> None:
     assert victims(SOME) == ("old", "young")
+
+
+def test_of_equally_old_ones_the_turn_is_that_of_their_ids() -> None:
+    assert list(in_turn([(2.0, "b"), (2.0, "a"), (1.0, "c")])) == ["c", "a", "b"]
 
 
 def test_an_eviction_takes_no_more_than_asked_for() -> None:
