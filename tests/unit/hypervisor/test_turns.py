@@ -22,6 +22,8 @@ from statevisor.hypervisor.errors import (
     InvalidRequest,
 )
 from statevisor.hypervisor.sampling import SamplerSettings
+from statevisor.hypervisor.turns import Turns
+from statevisor.hypervisor.turnstile import FEW
 from statevisor.hypervisor.vocab import FinishReason
 
 LONG = "the quick brown fox jumps over the lazy dog"
@@ -320,3 +322,31 @@ async def test_turns_that_have_ended_leave_nothing_for_the_garbage_collector(wor
         gc.set_debug(0)
         gc.garbage.clear()
     assert not left & {"Turn", "TurnStream", "Door", "Queue"}
+
+
+async def test_turns_that_end_at_once_are_closed_a_few_at_a_time(
+    worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await worlds(slots=40)
+    names = [f"a{n}" for n in range(40)]
+    for name in names:
+        await world.create(name)
+    turns, closed = [0], list[int]()
+    close = Turns._close
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def note(self: Turns, *args: Any, **given: Any) -> Any:
+        closed.append(turns[0])
+        return await close(self, *args, **given)
+
+    monkeypatch.setattr(Turns, "_close", note)
+    beside = asyncio.create_task(others())
+    await asyncio.gather(*(world.say(name, max_tokens=30) for name in names))
+    beside.cancel()
+    assert len(closed) == 40
+    # what counts stands somewhere in a turn of the event loop, so it may see two halves as one
+    assert max(closed.count(turn) for turn in closed) <= 2 * FEW

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from statevisor.api.workers import port as ports
+from statevisor.api.workers.frames import framed
 from statevisor.hypervisor import commands as c
 from statevisor.hypervisor.errors import ActorNotFound, StatevisorError, Unavailable
 
@@ -77,6 +78,31 @@ async def test_an_actor_that_is_known_is_told_without_a_task(engine, visor, fram
     assert visor.calls == []
     await engine.actor("b")
     assert visor.calls == [("actor", ("b",), {})]
+
+
+async def test_many_calls_at_once_are_begun_a_part_at_a_time(engine, visor, monkeypatch):
+    turns, begun = [0], []
+
+    async def others():
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    begin = ports.Port._begin
+
+    def note(self, *call):
+        begun.append(turns[0])
+        begin(self, *call)
+
+    monkeypatch.setattr(ports.Port, "_begin", note)
+    beside = asyncio.create_task(others())
+    # one write of all, as of many clients that come at once
+    engine._writer.writelines(
+        [framed(("call", 1000 + n, "actor", [f"a{n}"], {})) for n in range(64)]
+    )
+    await until(lambda: len(begun) == 64)
+    beside.cancel()
+    assert max(begun.count(turn) for turn in begun) <= 16
 
 
 async def test_a_call_that_nobody_waits_for_is_cancelled(engine, visor, monkeypatch):
