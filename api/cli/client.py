@@ -62,7 +62,8 @@ def path(*parts: str) -> str:
     """`/v1/…` with every part quoted; `@` stays readable. Raises: InvalidRequest (one is empty)."""
     if "" in parts:
         raise InvalidRequest("a name is empty", hint="Is a variable of the shell not set?")
-    return "/v1/" + "/".join(quote(part, safe="@") for part in parts)
+    with _utf8():
+        return "/v1/" + "/".join(quote(part, safe="@") for part in parts)
 
 
 class Client:
@@ -249,13 +250,27 @@ def _parsed(url: str) -> SplitResult:
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(body, allow_nan=False).encode()
+        text = json.dumps(body, allow_nan=False, ensure_ascii=False)
     except ValueError as error:
         raise InvalidRequest("a number must be finite", hint="Leave out nan and inf.") from error
+    with _utf8():
+        return text.encode()
 
 
 def _query(query: Mapping[str, Any]) -> str:
-    return urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
+    with _utf8():
+        return urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
+
+
+@contextmanager
+def _utf8() -> Iterator[None]:
+    """Text that is none: Python takes in what it cannot decode, and hands it on."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            "a text is not UTF-8", hint="Look at the encoding of the file or of the terminal."
+        ) from error
 
 
 def _send(

@@ -146,6 +146,30 @@ def test_a_key_that_no_header_can_carry(token: str) -> None:
         Client("http://x", token)
 
 
+def test_a_text_that_is_not_utf_8_is_not_sent(
+    server: Any, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = io.TextIOWrapper(io.BytesIO(b"caf\xe9"), "utf-8", "surrogateescape")
+    monkeypatch.setattr("sys.stdin", piped)
+    for words in (
+        ("create", "a", "--prompt", "-"),
+        ("append", "a", "caf\udce9"),
+        ("info", "caf\udce9"),
+        ("ls", "-q", "caf\udce9"),
+    ):
+        ran = cli(*words)
+        assert (ran.code, "is not UTF-8" in ran.err) == (2, True)
+    assert server.asked == []
+
+
+def test_text_is_sent_as_it_is(server: Any, cli: Any, shapes: Any) -> None:
+    server.answer("POST", "/v1/actors/a/append", shapes.turn())
+
+    assert cli("append", "a", "é 😀 \u2028").code == 0
+
+    assert server.asked[0].body == {"prompt": "é 😀 \u2028"}
+
+
 def test_a_number_that_is_not_finite_is_not_sent(server: Any, cli: Any) -> None:
     for words in (("generate", "a", "x", "-t", "nan"), ("mutate", "a", "decay", "alpha=NaN")):
         ran = cli(*words)
