@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -81,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; no error leaves a traceback."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = build(words[0] if words else None)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not have every character
     try:
         app(args=words, prog_name="statevisor")  # not what an interpreter was told to run
     except StatevisorError as error:

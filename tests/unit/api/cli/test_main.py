@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 import typer
@@ -50,3 +52,16 @@ def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     usage = next(n for n, line in enumerate(lines) if line.startswith("Usage:"))
     assert len(next(line for line in lines[usage + 1 :] if line)) > 10
+
+
+def test_what_a_terminal_cannot_show_is_left_out(
+    server: Any, monkeypatch: pytest.MonkeyPatch, shapes: Any
+) -> None:
+    server.answer("GET", "/v1/actors", shapes.listing(shapes.actor(labels={"k": "é😀"})))
+    narrow = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    monkeypatch.setattr("sys.stdout", narrow)
+
+    assert main(["--url", server.url, "ls"]) == 0
+
+    narrow.seek(0)
+    assert "k=é?" in narrow.read()
