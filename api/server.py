@@ -22,7 +22,7 @@ from statevisor.api.garbage import settle
 from statevisor.api.host import Host
 from statevisor.api.metrics import PrometheusMeter
 from statevisor.api.settings import Settings
-from statevisor.hypervisor.errors import StatevisorError
+from statevisor.hypervisor.errors import StatevisorError, Unavailable
 from statevisor.store.db import check_unused
 
 #: Seconds. The engine thread must not wait for the interpreter as long as a step takes.
@@ -111,7 +111,12 @@ async def signalled() -> AsyncIterator[asyncio.Event]:
 
 
 def _announce(path: Path, url: str) -> None:
-    """Write {"url"} so that a reader sees all of it or nothing."""
+    """Write {"url"} so that a reader sees all of it or nothing. Raises: Unavailable."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"url": url}))
-    draft.replace(path)
+    try:
+        draft.write_text(json.dumps({"url": url}))
+        draft.replace(path)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write {path}: {error.strerror}", hint="Name another --port-file."
+        ) from error

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from statevisor.api.logs import LogFormat, LogLevel
-from statevisor.api.wire import refused
+from statevisor.api.wire import ModelName, refused
 from statevisor.guests import GuestConfig
 from statevisor.hypervisor.config import Durability, VisorConfig
 from statevisor.hypervisor.errors import InvalidRequest
@@ -83,7 +83,7 @@ class Settings(BaseModel):
     log_format: LogFormat = "auto"
 
     model: Annotated[str, Field(description="a folder with a checkpoint, or demo")] = "demo"
-    name: Annotated[str | None, Field(description="the model's name; None: its own")] = None
+    name: Annotated[ModelName | None, Field(description="the model's name; None: its own")] = None
     slots: Annotated[Count, Field(description="actors awake at once")] = _GUEST.slots
     state_dtype: Literal["F32", "F16"] = "F32"
     device: Literal["auto", "cpu", "cuda"] = "auto"

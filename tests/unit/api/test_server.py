@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from statevisor.api import server
+from statevisor.hypervisor.errors import Unavailable
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
@@ -24,3 +25,8 @@ def test_the_address_is_written_whole(tmp_path):
     server._announce(path, "http://127.0.0.1:1")
     assert json.loads(path.read_text()) == {"url": "http://127.0.0.1:1"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["port.json"]
+
+
+def test_an_address_that_cannot_be_written_is_said(tmp_path):
+    with pytest.raises(Unavailable, match="No such file"):
+        server._announce(tmp_path / "none" / "port.json", "http://127.0.0.1:1")

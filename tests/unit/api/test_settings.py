@@ -66,6 +66,8 @@ def test_a_token_is_not_shown():
         {"unknown": 1},
         {"host_low": 0.9, "host_high": 0.1},
         {"token": ""},
+        {"name": ""},
+        {"name": "two\nlines"},
         {"token": " s3cret"},
         {"token": "geheim\n"},
     ],
