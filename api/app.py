@@ -38,6 +38,8 @@ def endpoint(route: Route) -> Handler:
         host = request.app[HOST]
         request[OPENAI] = route.openai
         authorise(request, route.scope, host.settings)
+        if route.changes:
+            await host.turnstile.through()
         call = await _read(route, request, host)
         reply = await (_once(route, call) if route.keeps else route.handler(call))
         return reply if isinstance(reply, web.StreamResponse) else _respond(request, reply)

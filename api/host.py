@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from statevisor.hypervisor.errors import Draining, ModelLoading
+from statevisor.hypervisor.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from statevisor.api.metrics import PrometheusMeter
@@ -26,6 +27,8 @@ class Host:
     version: str
     _visor: Visor | None = field(default=None, init=False)
     draining: bool = field(default=False, init=False)
+    #: Before what many clients may want at once: who asks a short question does not wait for it.
+    turnstile: Turnstile = field(default_factory=Turnstile, init=False)
     #: Called when a visor has come and when draining begins.
     changed: Callable[[], object] = field(default=lambda: None, init=False)
 

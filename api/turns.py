@@ -85,6 +85,7 @@ async def _tell(call: Call[GenerateBody, NoQuery], stream: TurnStream, events: E
         async for batch in stream.batches():
             await events.send(b"".join(frame("token", token_object(token)) for token in batch))
         turn = await stream.result()
+        await call.host.turnstile.through()
     except CLIENT_GONE:
         raise
     except StatevisorError as error:

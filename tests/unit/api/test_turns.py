@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from statevisor.api.app import build_app
 from statevisor.hypervisor import errors
+from statevisor.hypervisor.turnstile import FEW
 from statevisor.hypervisor.vocab import FinishReason
 
 
@@ -223,3 +224,27 @@ async def test_the_transcript_has_the_shape_of_the_page(client, visor):
     }
     await client.get("/v1/actors/alice/transcript")
     assert visor.calls[-1][1] == ("alice", None, None)
+
+
+async def test_many_requests_at_once_are_begun_a_few_at_a_time(client, visor):
+    turns, begun = [0], []
+
+    async def others():
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    generate = visor.generate
+
+    async def note(command):
+        begun.append(turns[0])
+        return await generate(command)
+
+    visor.generate = note
+    client.session.connector._limit = 0
+    beside = asyncio.create_task(others())
+    posts = [client.post("/v1/actors/a/generate", json={"prompt": "x"}) for _ in range(60)]
+    for answer in await asyncio.gather(*posts):
+        assert answer.status == 200
+    beside.cancel()
+    assert max(begun.count(turn) for turn in begun) <= 2 * FEW
