@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
+from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -143,6 +146,55 @@ async def test_what_is_looked_at_in_memory_shows_every_change_that_was_answered(
         assert world.visor.glance(gone) is None
         with pytest.raises(ActorNotFound):
             await world.visor.actor(gone)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_was_done_what_is_looked_at_is_what_the_catalog_has(
+    worlds: Any, seed: int
+) -> None:
+    world = await worlds(slots=3, frames=2, config={"actors_in_memory": 8})
+    chance, names, fresh = random.Random(seed), ["a"], (f"n{n}" for n in count())
+    await world.create("a")
+
+    async def rename(name: str) -> None:
+        names.append(next(fresh))
+        await world.visor.update(UpdateActor(actor=name, name=names[-1]))
+        names.remove(name)
+        if chance.random() < 0.5:  # another has the name then
+            await world.create(name)
+            names.append(name)
+
+    async def fork(name: str) -> None:
+        made = [next(fresh) for _ in range(chance.randint(1, 3))]
+        await world.visor.fork(Fork(actor=name, count=len(made), names=tuple(made)))
+        names.extend(made)
+
+    async def delete(name: str) -> None:
+        if len(names) > 2:
+            await world.visor.delete(DeleteActor(actor=name))
+            names.remove(name)
+
+    visor = world.visor
+    deeds: list[Callable[[str], Awaitable[object]]] = [
+        fork,
+        rename,
+        delete,
+        lambda name: world.say(name, max_tokens=2),
+        lambda name: visor.snapshot(Snapshot(actor=name)),
+        lambda name: visor.hibernate(Hibernate(actor=name)),
+        lambda name: visor.update(UpdateActor(actor=name, labels={"k": next(fresh)})),
+        lambda name: visor.rollback(Rollback(actor=name, to=f"{name}@0")),
+    ]
+    known = 0
+    for _ in range(120):
+        await chance.choice(deeds)(chance.choice(names))
+        for name in chance.sample(names, min(4, len(names))):
+            row = await world.catalog.actor(name)
+            assert (await visor.actor(name)).record == row
+            again = visor.glance(row.id)
+            assert again is None or again.record == row
+            known += again is not None
+    assert known > 40
 
 
 async def test_a_parent_that_was_read_before_its_rename_is_read_again(world: Any) -> None:
