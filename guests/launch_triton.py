@@ -2,9 +2,12 @@
 
 Dependent launch: a kernel's programs start while the kernel before it still runs, so that a launch
 costs less of a gap. Order is kept as without: before `await_previous` returns a kernel writes
-nothing and reads nothing that a kernel writes; it returns when the kernel before it, and so every
-earlier one, has finished and its writes are seen. What nothing writes may be read before: vectors,
-and the first of a product's weights into the second-level cache. It changes no arithmetic.
+nothing and reads nothing that an earlier kernel of its pass writes; it returns when the kernel
+before it, and so every earlier one, has finished and its writes are seen. The first kernel of a
+pass is not launched so, and no kernel of a pass starts before it: what was written before the pass
+and is not in it may be read early by all of them. That are vectors, the first of a product's
+weights into the second-level cache, the slots, and the state and the shift of the kernel's own
+layer. It changes no arithmetic.
 """
 
 from __future__ import annotations
@@ -17,17 +20,40 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-#: Rows up to which the fused pass is launched so: with more, programs that wait take the place of
-#: programs that work.
+#: When the next kernel's programs may start: with this kernel's own, or when this kernel is about
+#: to store.
+EARLY, LATE = tl.constexpr(1), tl.constexpr(2)
+#: Rows up to which a pass is launched the first way: with more, programs that wait take the place
+#: of programs that work.
 DEPENDENT_ROWS = 192
 
 
 @triton.jit
 def await_previous(DEPENDENT: tl.constexpr):
-    """Comes before all that other kernels write; DEPENDENT: whether the kernel is launched so."""
+    """Comes before all that earlier kernels write; DEPENDENT: EARLY, LATE or not at all."""
     if DEPENDENT:
-        gdc_launch_dependents()
+        if DEPENDENT != LATE:
+            gdc_launch_dependents()
         gdc_wait()
+
+
+@triton.jit
+def allow_next(DEPENDENT: tl.constexpr):
+    """Comes before the last stores of a kernel."""
+    if DEPENDENT == LATE:
+        gdc_launch_dependents()
+
+
+def dependence(able: bool, rows: int, single: bool) -> int:
+    """How a kernel of a pass over so many rows is launched, where the device is able to.
+
+    single: all rows have one token.
+    """
+    if not able:
+        return 0
+    if rows <= DEPENDENT_ROWS:
+        return EARLY.value
+    return LATE.value if single else 0
 
 
 def can_depend(device: torch.device) -> bool:

@@ -38,10 +38,12 @@ class LibraryStacks(Stacks):
         stack: Stack,
         dtype: torch.dtype | None = None,
         tile: Tile | None = None,
+        *,
+        single: bool = True,
     ) -> torch.Tensor:
         """As `Stacks`; the planes of a summed stack may be one."""
         if tile is not None or not by_library(stack, x.shape[0]):
-            return super().__call__(x, stack, dtype, tile)
+            return super().__call__(x, stack, dtype, tile, single=single)
         if stack.summed:
             return torch.mm(x, stack.weight.T, out_dtype=torch.float32)[None]
         return torch.mm(x, stack.weight.T, out_dtype=dtype or x.dtype)

@@ -23,7 +23,13 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from statevisor.guests.launch_triton import DEPENDENT_ROWS, Launcher, await_previous
+from statevisor.guests.launch_triton import (
+    EARLY,
+    Launcher,
+    allow_next,
+    await_previous,
+    dependence,
+)
 from statevisor.guests.linear_triton import (
     BLOCK_K,
     CODES,
@@ -126,7 +132,7 @@ def stack_kernel(
     from_n = (tile % row_tiles) * BLOCK_N
     row_o = begin + from_o
     row_n = plane * rows + from_n
-    if AHEAD and DEPENDENT:
+    if AHEAD:
         ask_ahead(memory, row_o, first * LENGTH, PITCH, WIDEST, BLOCK_O, AHEAD)
     await_previous(DEPENDENT)
     total = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
@@ -148,6 +154,7 @@ def stack_kernel(
                 b = x.load([row_n, column + at])
                 part = tl.dot(a, b.T, part)
             total += part
+    allow_next(DEPENDENT)
     at_o = from_o + tl.arange(0, BLOCK_O)
     at_n = from_n + tl.arange(0, BLOCK_N)
     line = (first * rows + at_n).to(tl.int64) * PITCH
@@ -290,17 +297,19 @@ class Stacks:
         stack: Stack,
         dtype: torch.dtype | None = None,
         tile: Tile | None = None,
+        *,
+        single: bool = True,
     ) -> torch.Tensor:
         """x [planes x N, K] -> [N, O] in `dtype` (x's by default).
 
         Of a summed stack: planes [S or 1, N, O] float32, to be added in order. tile: instead of
-        the chosen one, for tests and measurements.
+        the chosen one, for tests and measurements. single: as `dependence` says, of the pass.
         """
         rows = x.shape[0] // stack.planes
         cut = tile or self.tile(stack, rows)
         assert stack.holds(cut), f"{cut} does not divide the segments of {stack.shape}"
         spread = cut.spread and stack.segments > 1
-        dependent = self._dependent and rows <= DEPENDENT_ROWS
+        dependent = dependence(self._dependent, rows, single)
         features = stack.shape[0]
         if stack.summed:
             planes = stack.segments if spread else 1
@@ -321,7 +330,8 @@ class Stacks:
                 {
                     **stack.constants,
                     "SPREAD": spread,
-                    "AHEAD": stack.ahead,
+                    # Where programs that wait would be in the way, what they ask for is too.
+                    "AHEAD": stack.ahead if dependent == EARLY.value else 0,
                     "BLOCK_O": cut.block_o,
                     "BLOCK_N": cut.block_n,
                     "STEP": cut.step,
@@ -330,7 +340,7 @@ class Stacks:
                 {
                     "num_warps": cut.warps,
                     "num_stages": cut.stages,
-                    "launch_pdl": dependent,
+                    "launch_pdl": bool(dependent),
                     "enable_fp_fusion": False,
                 },
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional
 
 from statevisor.guests.bank import Bank
 from statevisor.guests.families.rwkv7_weights import MIXES, Rwkv7Layer, Rwkv7Weights
-from statevisor.guests.launch_triton import DEPENDENT_ROWS
+from statevisor.guests.launch_triton import dependence
 from statevisor.guests.linear_triton import BLOCK_K, ceiling
 from statevisor.guests.mixers import shift_triton, time_triton
 from statevisor.guests.ops import Activation, RaggedBatch
@@ -31,11 +32,15 @@ _DOWN_ACTIVATIONS: dict[str, Activation] = {"w": "tanh", "g": "sigmoid"}
 
 #: Channels of its weights that a product asks for while the kernel before it still runs.
 AHEAD = 256
-#: Programs of the recurrence of single tokens that a multiprocessor holds.
+#: Programs of the recurrence of single tokens that a multiprocessor holds at once.
 TIME_PROGRAMS = 8
-#: Rows that such a program has under way where it walks over rows: the one it works on and two
-#: whose states are being copied. With two in all the next copy began when the work was done.
-WALKED = 3
+#: Where there are more rows a program walks over some. By the state's type: how many it has under
+#: way, the one it works on and those whose states are being copied, and how many such programs a
+#: multiprocessor is given. With two under way the next copy began when the work was done.
+WALKS = {torch.float16: (3, 8), torch.float32: (3, 6)}
+#: Rows, by the state's type, up to which nothing hides how long a program of it takes, so that its
+#: work is shared by more warps than one.
+FEW_TIME_ROWS, FEW_TIME_WARPS = {torch.float16: 8, torch.float32: 16}, 4
 #: Rows up to which a norm's mixes are read with its vectors, which takes twice the registers.
 EARLY_ROWS = 256
 #: Warps that share a quarter of a head in a longer row, rows of its state and never a sum: of many
@@ -60,7 +65,8 @@ class FusedRwkv7:
 
     def forward(self, bank: Bank, batch: RaggedBatch) -> torch.Tensor:
         """Feed the batch; returns the normed last hidden of each row [R, C]. Modifies its slots."""
-        weights, stacks = self.weights, self._ops.stacks
+        weights = self.weights
+        stacks = partial(self._ops.stacks, single=batch.longest == 1)
         config, table = weights.config, weights.embedding
         names = ("wkv", "shift_att", "shift_ffn")
         states = zip(*(bank.layers(name) for name in names), strict=True)
@@ -84,12 +90,14 @@ class FusedRwkv7:
         """Logits [R, V] float32 of normed hidden rows [R, C]."""
         return self._ops.stacks(hidden, self._head, torch.float32)
 
-    def _options(self, rows: int, warps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _options(
+        self, rows: int, warps: int, batch: RaggedBatch
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What every kernel of a pass over so many rows is launched with: constants, options."""
-        dependent = self._ops.launch["DEPENDENT"] and rows <= DEPENDENT_ROWS
+        dependent = dependence(self._ops.launch["DEPENDENT"], rows, batch.longest == 1)
         return {"DEPENDENT": dependent}, {
             "num_warps": warps,
-            "launch_pdl": dependent,
+            "launch_pdl": bool(dependent),
             # Contraction of products and sums is written out where it is wanted.
             "enable_fp_fusion": False,
         }
@@ -116,7 +124,9 @@ class FusedRwkv7:
             "WIDTH": width,
             "BLOCK": 1 << (width - 1).bit_length(),
         }
-        fixed, options = self._options(tokens, NORM_WARPS)
+        fixed, options = self._options(tokens, NORM_WARPS, batch)
+        # Of the first of a pass not: what was written before must be seen when any of it starts.
+        dependent = options["launch_pdl"] and ids is None
         self._ops.launcher(
             shift_triton.residual_mix_kernel,
             (tokens,),
@@ -146,7 +156,7 @@ class FusedRwkv7:
                 **sizes,
                 **fixed,
             },
-            options,
+            {**options, "launch_pdl": dependent},
         )
         if longer:
             self._ops.launcher(
@@ -173,17 +183,24 @@ class FusedRwkv7:
         square = (config.heads, config.head_size, config.head_size)
         operands = (downs, ups, first, layer.vectors)
         stride, rows, tokens = row_stride(state, square), len(batch.slots), len(downs)
-        fixed, options = self._options(tokens, 1)
+        fixed, options = self._options(tokens, 1, batch)
         fixed |= {"HEADS": config.heads}
         shared = {"PITCH": downs.shape[1], "GATED": layer.gated, **fixed}
         if batch.longest == 1:
             stages, each = self._walk(rows, state.dtype)
+            warps = FEW_TIME_WARPS if rows <= FEW_TIME_ROWS[state.dtype] else 1
             self._ops.launcher(
                 time_triton.token_kernel,
                 (config.heads, each),
                 (*operands, state, out, batch.slots, rows),
-                {"STRIDE": stride, "EPS": config.group_norm_eps, "STAGES": stages, **shared},
-                options,
+                {
+                    "STRIDE": stride,
+                    "EPS": config.group_norm_eps,
+                    "STAGES": stages,
+                    "WARPS": warps,
+                    **shared,
+                },
+                {**options, "num_warps": warps},
             )
             return out
         y = downs.new_empty(tokens, config.width, dtype=torch.float32)
@@ -222,18 +239,19 @@ class FusedRwkv7:
 
     def _walk(self, rows: int, state: torch.dtype) -> tuple[int, int]:
         """Rows under way and programs per head of the recurrence of single tokens."""
-        each = TIME_PROGRAMS * self._ops.multiprocessors // self.weights.config.heads
-        each = max(1, each, ceiling(rows, time_triton.MOST_TURNS.value))
-        if state == torch.float32 or rows <= each:
+        multiprocessors, heads = self._ops.multiprocessors, self.weights.config.heads
+        if rows * heads <= TIME_PROGRAMS * multiprocessors:
             return 1, rows
-        return WALKED, each
+        walked, programs = WALKS[state]
+        each = programs * multiprocessors // heads
+        return walked, max(1, each, ceiling(rows, time_triton.MOST_TURNS.value))
 
     def _norm(self, x: torch.Tensor, parts: torch.Tensor, batch: RaggedBatch) -> torch.Tensor:
         """The last norm of each row's last token [R, C]."""
         weights = self.weights
         rows, width = len(batch.slots), weights.config.width
         out = x.new_empty(rows, width)
-        fixed, options = self._options(rows, NORM_WARPS)
+        fixed, options = self._options(rows, NORM_WARPS, batch)
         self._ops.launcher(
             shift_triton.residual_norm_kernel,
             (rows,),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from statevisor.guests.launch_triton import await_previous
+from statevisor.guests.launch_triton import allow_next, await_previous
 
 
 @triton.jit
@@ -166,8 +166,8 @@ def residual_mix_kernel(
     """out_x = x plus PARTS planes [tokens, WIDTH] float32; then `shift_mix_kernel` of out_x.
 
     GATHER: x is a table, of which token t takes row ids[t]. SINGLE: every row has one token. The
-    vectors, which nothing writes, are read before the kernel before has ended; the mixes too where
-    EARLY.
+    vectors, which nothing writes, are read before the kernel before has ended, the mixes too where
+    EARLY; and where SINGLE the row's shift, which nothing else of the pass writes.
     """
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -179,13 +179,14 @@ def residual_mix_kernel(
         # All at once: behind the store before it each would wait for the memory by itself.
         for m in tl.static_range(MIXES):
             moves += (tl.load(mixes + m * WIDTH + at, mask=keep, other=0.0),)
+    if SINGLE:
+        slot = tl.load(slots + token)
+        before = tl.load(shift + slot * STRIDE + at, mask=keep, other=0.0).to(tl.float32)
     await_previous(DEPENDENT)
     row = token if SINGLE else tl.load(rows + token)
     begin = token if SINGLE else tl.load(starts + row)
     end = token + 1 if SINGLE else tl.load(starts + row + 1)
-    slot = tl.load(slots + row)
     if SINGLE:
-        before = tl.load(shift + slot * STRIDE + at, mask=keep, other=0.0).to(tl.float32)
         source = tl.load(ids + token) if GATHER else token
         here = token * WIDTH + at
         value = _summed(
@@ -194,6 +195,7 @@ def residual_mix_kernel(
         h = normalised(value.to(tl.float32), w, b, keep, WIDTH, EPS)
         h = h.to(out.dtype.element_ty).to(shift.dtype.element_ty).to(tl.float32)
     else:
+        slot = tl.load(slots + row)
         kept_width = tl.where(token == begin, WIDTH, 0)
         kept = tl.load(shift + slot * STRIDE + at, mask=at < kept_width, other=0.0)
         h = kept.to(tl.float32)
@@ -216,6 +218,7 @@ def residual_mix_kernel(
             )
             h = normalised(value.to(tl.float32), w, b, keep, WIDTH, EPS)
             h = h.to(out.dtype.element_ty).to(shift.dtype.element_ty).to(tl.float32)
+    allow_next(DEPENDENT)
     tl.store(out_x + token * WIDTH + at, value, mask=keep)
     for m in tl.static_range(MIXES):
         mix = moves[m] if EARLY else tl.load(mixes + m * WIDTH + at, mask=keep, other=0.0)
@@ -255,4 +258,5 @@ def residual_norm_kernel(
     here = token * WIDTH + at
     value = _summed(x, parts, here, here, tokens * WIDTH, keep, PARTS, out.dtype.element_ty)
     h = normalised(value.to(tl.float32), w, b, keep, WIDTH, EPS)
+    allow_next(DEPENDENT)
     tl.store(out + row * WIDTH + at, h.to(out.dtype.element_ty), mask=keep)

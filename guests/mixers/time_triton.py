@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from statevisor.guests.launch_triton import await_previous
+from statevisor.guests.launch_triton import EARLY, allow_next, await_previous
 from statevisor.guests.mixers.wkv7_triton import HEAD, sigmoid
 
 #: Order of the vectors [H, 8, 64] that a head is described by.
@@ -47,16 +47,21 @@ def _most(x):
 
 
 @triton.jit
-def _keys(k, w, a, w0, a0, k_k, k_a):
+def _norm(k, k_k):
+    """The length of a head's k k_k."""
+    kk = k.to(tl.float32) * k_k
+    return tl.sqrt(_total(kk * kk))
+
+
+@triton.jit
+def _keys(k, w, a, w0, a0, k_k, k_a, norm):
     """decay, kk, b = kk a and k of one token, of one head [64] or of some [H, 64]."""
     k = k.to(tl.float32)
     # exp(-0.5) = 0.6065306597126334: the greatest decay rate.
     decay = tl.exp(-0.6065306597126334 * sigmoid(w0 + w.to(tl.float32)))
     a = sigmoid(a0 + a.to(tl.float32))
-    kk = k * k_k
-    norm = tl.sqrt(_total(kk * kk))
     # Written as a comparison so that a NaN norm stays a NaN.
-    kk = kk / tl.where(norm < 1e-12, 1e-12, norm)
+    kk = k * k_k / tl.where(norm < 1e-12, 1e-12, norm)
     return decay, kk, kk * a, k * (1.0 + (a - 1.0) * k_a)
 
 
@@ -90,26 +95,24 @@ def _grain(most):
 
 @triton.jit
 def _grains(x, grain):
-    """The sum of x in grains, as an integer: so its order does not matter, and kernels that hold x
-    otherwise agree."""
+    """x in whole grains, as integers: so the order of their sum does not matter, and kernels that
+    hold x otherwise agree."""
     # Beside 1.5 x 2^23 a float32 is whole, and its lower bits count: cheaper than a conversion.
     inverse, x = tl.broadcast(1.0 / grain, x)
     whole = tl.fma(x, inverse, tl.full(x.shape, 12582912.0, tl.float32))
-    return _total(whole.to(tl.int32, bitcast=True) - 0x4B400000)
+    return whole.to(tl.int32, bitcast=True) - 0x4B400000
 
 
 @triton.jit
 def _mean(count, grain):
-    return count.to(tl.float32) * grain / HEAD
+    return _total(count).to(tl.float32) * grain / HEAD
 
 
 @triton.jit
-def _most4(a, b, c, d):
-    return tl.maximum(tl.maximum(_most(a), _most(b)), tl.maximum(_most(c), _most(d)))
-
-
-@triton.jit
-def _mean4(a, b, c, d, grain):
+def _mean4(a, b, c, d):
+    """The mean of a head in quarters."""
+    most = _most(tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d))))
+    grain = _grain(most)
     count = (_grains(a, grain) + _grains(b, grain)) + (_grains(c, grain) + _grains(d, grain))
     return _mean(count, grain)
 
@@ -142,6 +145,118 @@ def _whole(q0, q1, q2, q3):
     return tl.reshape(tl.permute(halves, (1, 2, 0)), (HEAD,))
 
 
+@triton.jit
+def _held(cell):
+    """A head's state in quarters of its rows; cell: where the first is."""
+    s0 = tl.load(cell)
+    s1 = tl.load(cell + QUARTER * HEAD)
+    s2 = tl.load(cell + 2 * QUARTER * HEAD)
+    s3 = tl.load(cell + 3 * QUARTER * HEAD)
+    return s0, s1, s2, s3
+
+
+@triton.jit
+def _keep(cell, held):
+    """The reverse of `_held`."""
+    tl.store(cell, held[0])
+    tl.store(cell + QUARTER * HEAD, held[1])
+    tl.store(cell + 2 * QUARTER * HEAD, held[2])
+    tl.store(cell + 3 * QUARTER * HEAD, held[3])
+
+
+@triton.jit
+def _copied(
+    vectors,
+    downs,
+    ups,
+    head,
+    token,
+    HEADS: tl.constexpr,
+    PITCH: tl.constexpr,
+    WARPS: tl.constexpr,
+):
+    """The norm of a head's keys and its sum r k r_k, where warps share out a program.
+
+    A sum of floats is one warp's, or its order would be another: so each makes its own copy.
+    """
+    width: tl.constexpr = HEADS * HEAD
+    at = tl.zeros((WARPS, 1), tl.int32) + tl.arange(0, HEAD)[None, :]
+    vector = vectors + head * (8 * HEAD) + at
+    down = downs + token * PITCH + head * HEAD + at
+    up = ups + token * (4 * width) + head * HEAD + at
+    w0, a0 = tl.load(vector), tl.load(vector + HEAD)
+    k_k, k_a = tl.load(vector + 3 * HEAD), tl.load(vector + 4 * HEAD)
+    r, k = tl.load(down).to(tl.float32), tl.load(down + width)
+    norm = _norm(k, k_k)
+    _, _, _, k = _keys(k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a, norm)
+    bonus = _total(r * k * tl.load(vector + 5 * HEAD))
+    return tl.max(tl.max(norm, axis=1), axis=0), tl.max(tl.max(bonus, axis=1), axis=0)
+
+
+@triton.jit
+def _turn(
+    held,
+    described,
+    vectors,
+    downs,
+    ups,
+    first,
+    head,
+    token,
+    HEADS: tl.constexpr,
+    PITCH: tl.constexpr,
+    GATED: tl.constexpr,
+    EPS: tl.constexpr,
+    WARPS: tl.constexpr,
+):
+    """A head's state in quarters after a token, and what goes to the output's product [64]."""
+    w0, a0, v0, k_k, k_a, r_k, weight, bias = described
+    width: tl.constexpr = HEADS * HEAD
+    at = tl.arange(0, HEAD)
+    down = downs + token * PITCH + head * HEAD + at
+    up = ups + token * (4 * width) + head * HEAD + at
+    r, k = tl.load(down).to(tl.float32), tl.load(down + width)
+    w, a = tl.load(up), tl.load(up + width)
+    if WARPS == 1:
+        norm = _norm(k, k_k)
+        decay, kk, b, k = _keys(k, w, a, w0, a0, k_k, k_a, norm)
+        bonus = _total(r * k * r_k)
+    else:
+        norm, bonus = _copied(vectors, downs, ups, head, token, HEADS, PITCH, WARPS)
+        decay, kk, b, k = _keys(k, w, a, w0, a0, k_k, k_a, norm)
+    v = tl.load(down + 2 * width).to(tl.float32)
+    if GATED:
+        from_first = tl.load(first + token * PITCH + 2 * width + head * HEAD + at)
+        v = _mixed(v, tl.load(up + 3 * width), from_first, v0)
+    va, vb, vc, vd = _quarters(v)
+    keys = (decay[None, :], kk[None, :], b[None, :], k[None, :], r[None, :])
+    s0, y0 = _stepped(held[0], *keys, va)
+    s1, y1 = _stepped(held[1], *keys, vb)
+    s2, y2 = _stepped(held[2], *keys, vc)
+    s3, y3 = _stepped(held[3], *keys, vd)
+    mean = _mean4(y0, y1, y2, y3)
+    y0, y1, y2, y3 = y0 - mean, y1 - mean, y2 - mean, y3 - mean
+    scale = _scale(_mean4(y0 * y0, y1 * y1, y2 * y2, y3 * y3), EPS)
+    centred = _whole(y0, y1, y2, y3)
+    g = tl.load(up + 2 * width)
+    return (s0, s1, s2, s3), _gated(centred, scale, weight, bias, bonus, v, g)
+
+
+@triton.jit
+def _ask(state):
+    """Ask for a head's state into the second-level cache, a piece a thread of a warp."""
+    piece: tl.constexpr = HEAD * HEAD // 32
+    size: tl.constexpr = piece * state.dtype.element_ty.primitive_bitwidth // 8
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.b32 $0, 0;",
+        "=r,l,n",
+        [state + tl.arange(0, 32) * piece, size],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
 @triton.jit(do_not_specialize=["rows"])
 def token_kernel(
     downs,
@@ -158,6 +273,7 @@ def token_kernel(
     GATED: tl.constexpr,
     EPS: tl.constexpr,
     STAGES: tl.constexpr,
+    WARPS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     """out = (GroupNorm(y) + (sum r k r_k) v) g with y of the recurrence, for rows of one token.
@@ -166,74 +282,57 @@ def token_kernel(
     and v's gate; first: `downs` of the first layer, whose v the others mix in where GATED. STRIDE
     is the bank's row stride in elements. A program walks over the rows of one head, at most
     MOST_TURNS, with a stride of the programs per head; STAGES: rows that are under way at a time,
-    with 1 a program has one row.
+    with 1 a program has one row. WARPS: of a program, which share out the rows of its state. Slots
+    and the first row's state are read, or asked for, before the kernel before has ended, since
+    nothing else of a pass writes them.
     """
     head = tl.program_id(0)
     width: tl.constexpr = HEADS * HEAD
     at = tl.arange(0, HEAD)
     quarter = tl.arange(0, QUARTER)[:, None] * HEAD + at[None, :]
     vector = vectors + head * (8 * HEAD) + at
-    w0 = tl.load(vector)
-    a0 = tl.load(vector + HEAD)
-    v0 = tl.load(vector + 2 * HEAD)
-    k_k = tl.load(vector + 3 * HEAD)
-    k_a = tl.load(vector + 4 * HEAD)
-    r_k = tl.load(vector + 5 * HEAD)
-    weight = tl.load(vector + 6 * HEAD)
-    bias = tl.load(vector + 7 * HEAD)
+    described = (
+        tl.load(vector),
+        tl.load(vector + HEAD),
+        tl.load(vector + 2 * HEAD),
+        tl.load(vector + 3 * HEAD),
+        tl.load(vector + 4 * HEAD),
+        tl.load(vector + 5 * HEAD),
+        tl.load(vector + 6 * HEAD),
+        tl.load(vector + 7 * HEAD),
+    )
     wide = tl.zeros((), tl.int64)
     begin, each = tl.program_id(1), tl.num_programs(1)
-    # Nothing writes the vectors; all else waits.
-    await_previous(DEPENDENT)
-    if STAGES > 1:
+    states = state + head * (HEAD * HEAD)
+    operands = (described, vectors, downs, ups, first, head)
+    if STAGES == 1:
+        token = wide + begin
+        cell = states + tl.load(slots + token) * STRIDE + quarter
+        held = _held(cell)
+        await_previous(DEPENDENT)
+        held, result = _turn(held, *operands, token, HEADS, PITCH, GATED, EPS, WARPS)
+        allow_next(DEPENDENT)
+        _keep(cell, held)
+        tl.store(out + token * width + head * HEAD + at, result.to(out.dtype.element_ty))
+    else:
         visited = begin + tl.arange(0, MOST_TURNS) * each
         visits = tl.load(slots + tl.minimum(visited, rows - 1)).to(tl.int32)
-    for row in tl.range(begin, rows, each, num_stages=STAGES):
-        token = wide + row
-        if STAGES > 1:
+        if DEPENDENT == EARLY:
+            # The first row's state; the next ones' are under way by themselves.
+            _ask(states + tl.load(slots + begin) * STRIDE)
+        await_previous(DEPENDENT)
+        for row in tl.range(begin, rows, each, num_stages=STAGES):
+            token = wide + row
             # Not asked for here: a load on whose result another hangs is one more that must come
             # before anything is under way.
             slot = wide + tl.sum(tl.where(visited == row, visits, 0), axis=0)
             # Found anew, or the addresses would be kept from the row's first turn on.
             home = wide + tl.max(tl.where(visited == row, visits, 0), axis=0)
-        else:
-            slot = tl.load(slots + token)
-            home = slot
-        cell = state + slot * STRIDE + head * (HEAD * HEAD) + quarter
-        s0 = tl.load(cell)
-        s1 = tl.load(cell + QUARTER * HEAD)
-        s2 = tl.load(cell + 2 * QUARTER * HEAD)
-        s3 = tl.load(cell + 3 * QUARTER * HEAD)
-        down = downs + token * PITCH + head * HEAD + at
-        up = ups + token * (4 * width) + head * HEAD + at
-        r, k = tl.load(down).to(tl.float32), tl.load(down + width)
-        decay, kk, b, k = _keys(k, tl.load(up), tl.load(up + width), w0, a0, k_k, k_a)
-        bonus = _total(r * k * r_k)
-        v = tl.load(down + 2 * width).to(tl.float32)
-        if GATED:
-            from_first = tl.load(first + token * PITCH + 2 * width + head * HEAD + at)
-            v = _mixed(v, tl.load(up + 3 * width), from_first, v0)
-        va, vb, vc, vd = _quarters(v)
-        keys = (decay[None, :], kk[None, :], b[None, :], k[None, :], r[None, :])
-        s0, y0 = _stepped(s0, *keys, va)
-        s1, y1 = _stepped(s1, *keys, vb)
-        s2, y2 = _stepped(s2, *keys, vc)
-        s3, y3 = _stepped(s3, *keys, vd)
-        cell = state + home * STRIDE + head * (HEAD * HEAD) + quarter
-        tl.store(cell, s0)
-        tl.store(cell + QUARTER * HEAD, s1)
-        tl.store(cell + 2 * QUARTER * HEAD, s2)
-        tl.store(cell + 3 * QUARTER * HEAD, s3)
-        # By quarters, so that no sum of a thread is a chain of 16 or 32.
-        mean = _mean4(
-            y0, y1, y2, y3, _grain(_most4(tl.abs(y0), tl.abs(y1), tl.abs(y2), tl.abs(y3)))
-        )
-        y0, y1, y2, y3 = y0 - mean, y1 - mean, y2 - mean, y3 - mean
-        q0, q1, q2, q3 = y0 * y0, y1 * y1, y2 * y2, y3 * y3
-        scale = _scale(_mean4(q0, q1, q2, q3, _grain(_most4(q0, q1, q2, q3))), EPS)
-        centred = _whole(y0, y1, y2, y3)
-        result = _gated(centred, scale, weight, bias, bonus, v, tl.load(up + 2 * width))
-        tl.store(out + token * width + head * HEAD + at, result.to(out.dtype.element_ty))
+            held = _held(states + slot * STRIDE + quarter)
+            held, result = _turn(held, *operands, token, HEADS, PITCH, GATED, EPS, WARPS)
+            _keep(states + home * STRIDE + quarter, held)
+            tl.store(out + token * width + head * HEAD + at, result.to(out.dtype.element_ty))
+        allow_next(DEPENDENT)
 
 
 @triton.jit
@@ -290,7 +389,7 @@ def prompt_keys_kernel(
     k = tl.load(down + width, mask=real, other=0.0)
     w = tl.load(up, mask=real, other=0.0)
     a = tl.load(up + width, mask=real, other=0.0)
-    decay, kk, b, k = _keys(k, w, a, w0, a0, k_k, k_a)
+    decay, kk, b, k = _keys(k, w, a, w0, a0, k_k, k_a, _norm(k, k_k))
     v = tl.load(down + 2 * width, mask=real, other=0.0).to(tl.float32)
     if GATED:
         from_first = first + token * PITCH + 2 * width + head * HEAD + at

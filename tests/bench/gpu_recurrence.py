@@ -35,7 +35,7 @@ TIME_CUTS = (
 
 
 #: Those that are used, for few rows and for many.
-USED_CUTS = ((1, 1024, None), (rwkv7_fused.WALKED, rwkv7_fused.TIME_PROGRAMS, None))
+USED_CUTS = ((1, 1024, None), *((*walk, None) for walk in rwkv7_fused.WALKS.values()))
 
 
 def kernels(report: Report, limits: Ceilings) -> None:
@@ -117,6 +117,7 @@ def recurrence(
             STRIDE=cells,
             EPS=64e-5,
             STAGES=stages,
+            WARPS=1,
             maxnreg=registers,
             **read,
             **common,

@@ -66,13 +66,13 @@ def _moves(report: Report, name: str, bank: Bank) -> None:
 
 
 def _compare_launches(report: Report, name: str, model: Any, bank: Bank) -> None:
-    """Whole steps with and without dependent launch, and with weights asked for ahead."""
-    ops, fused = model.ops, model.fused
-    kept = dict(ops.launch), launch_triton.DEPENDENT_ROWS
+    """Whole steps with each kind of dependent launch, and with weights asked for ahead."""
+    fused = model.fused
+    kept = launch_triton.dependence
 
-    def depend(rows: int) -> None:
-        for module in (launch_triton, rwkv7_fused, stacks_triton):
-            module.DEPENDENT_ROWS = rows
+    def depend(kind: int | None) -> None:
+        for module in (rwkv7_fused, stacks_triton):
+            module.dependence = kept if kind is None else lambda *_, **__: kind
 
     def ask(channels: int, head: int) -> None:
         for layer in fused._layers:
@@ -82,16 +82,16 @@ def _compare_launches(report: Report, name: str, model: Any, bank: Bank) -> None
 
     for rows in (1, 32, 64, 128, 256, 512):
         found = {}
-        depend(0)
-        found["plain"] = _step_us(model, bank, rows)
-        depend(1024)
+        for way, kind in {"plain": 0, "late": launch_triton.LATE.value}.items():
+            depend(kind)
+            found[way] = _step_us(model, bank, rows)
+        depend(launch_triton.EARLY.value)
         for channels, head in ((0, 0), (128, 0), (256, 0), (256, 256), (512, 0), (1024, 0)):
             ask(channels, head)
             found[f"ahead {channels} head {head}"] = _step_us(model, bank, rows)
         ask(256, 256)
         report.add(part="launch", geometry=name, rows=rows, us=found)
-    ops.launch = kept[0]
-    depend(kept[1])
+    depend(None)
 
 
 def _steps(report: Report, limits: Ceilings, name: str, model: Any, bank: Bank) -> None:

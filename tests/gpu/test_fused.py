@@ -8,6 +8,8 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from statevisor.guests.families import rwkv7_fused
+from statevisor.guests.graphs import record
 from statevisor.guests.linear_triton import Tile
 from statevisor.guests.mixers.time_triton import token_kernel
 from statevisor.guests.stacks_triton import Region, Stack, Stacks, added
@@ -134,23 +136,75 @@ def test_single_tokens_and_prompts_give_the_same_bits(make_guest, draw, state):
     assert not torch.equal(guest.bank.bytes[last], after[last])
 
 
-@pytest.mark.parametrize(("programs", "walked"), [(1, 3), (3, 2), (10**6, 3)])
+@pytest.mark.parametrize(
+    ("state", "programs", "walked"),
+    [("F16", 1, 3), ("F16", 3, 2), ("F32", 1, 3), ("F32", 3, 2)],
+)
 def test_how_programs_walk_over_rows_changes_no_bit(
-    make_guest, draw, monkeypatch, programs, walked
+    make_guest, draw, monkeypatch, state, programs, walked
 ):
-    guest = make_guest(BF16, "F16", 600)
+    guest = make_guest(BF16, state, 600)
     fused, wkv = guest.model.fused, guest.bank.layers("wkv")[1]
     layer, *operands = recurrence(guest, draw, 600)
     wkv.copy_(draw(*wkv.shape))
     before = guest.bank.bytes.clone()
     batch = guest.pack([(slot, [0]) for slot in range(1, 601)])
+    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.TIME_PROGRAMS", 10**6)
+    assert fused._walk(600, wkv.dtype) == (1, 600)
     wanted = fused._recur(layer, *operands, wkv, batch)
     after = guest.bank.bytes.clone()
     guest.bank.bytes.copy_(before)
-    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.WALKED", walked)
-    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.TIME_PROGRAMS", programs)
+    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.TIME_PROGRAMS", 1)
+    monkeypatch.setitem(rwkv7_fused.WALKS, wkv.dtype, (walked, programs))
+    assert fused._walk(600, wkv.dtype)[0] == walked
     assert torch.equal(fused._recur(layer, *operands, wkv, batch), wanted)
     assert torch.equal(guest.bank.bytes[1:], after[1:])
+
+
+@pytest.mark.parametrize("state", ["F32", "F16"])
+@pytest.mark.parametrize("warps", [2, 4])
+def test_how_many_warps_share_a_state_changes_no_bit(make_guest, draw, monkeypatch, state, warps):
+    guest = make_guest(BF16, state, 20)
+    fused, wkv = guest.model.fused, guest.bank.layers("wkv")[1]
+    layer, *operands = recurrence(guest, draw, 20)
+    wkv.copy_(draw(*wkv.shape))
+    before = guest.bank.bytes.clone()
+    batch = guest.pack([(slot, [0]) for slot in range(1, 21)])
+    monkeypatch.setitem(rwkv7_fused.FEW_TIME_ROWS, wkv.dtype, 0)
+    wanted = fused._recur(layer, *operands, wkv, batch)
+    after = guest.bank.bytes.clone()
+    guest.bank.bytes.copy_(before)
+    monkeypatch.setitem(rwkv7_fused.FEW_TIME_ROWS, wkv.dtype, 20)
+    monkeypatch.setattr("statevisor.guests.families.rwkv7_fused.FEW_TIME_WARPS", warps)
+    assert torch.equal(fused._recur(layer, *operands, wkv, batch), wanted)
+    assert torch.equal(guest.bank.bytes, after)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 200])
+def test_steps_that_follow_at_once_give_the_bits_of_steps_waited_for(make_guest, rows):
+    """What kernels read early is what the step before left, also where nothing waits between."""
+    guest = make_guest(BF16, "F16", rows)
+    model, bank = guest.model, guest.bank
+    batch = guest.pack([(slot, [0]) for slot in range(1, rows + 1)])
+    tokens = torch.arange(rows, device=batch.tokens.device)
+
+    def step() -> torch.Tensor:
+        return torch.argmax(model.logits(model.forward(bank, batch)), 1, out=batch.tokens)
+
+    graph, _ = record(step)
+
+    def steps(one, wait: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        bank.bytes.zero_()
+        batch.tokens.copy_(tokens)
+        for _ in range(60):
+            one()
+            if wait:
+                torch.cuda.synchronize()
+        return batch.tokens.clone(), bank.bytes[1:].clone()
+
+    wanted = steps(step, True)
+    for one in (step, graph.replay):
+        assert all(map(torch.equal, steps(one, False), wanted))
 
 
 def test_nan_neighbours_and_padding_rows_change_nothing(make_guest, draw):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
@@ -19,11 +20,12 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from statevisor.guests.families.rwkv7_fused import (  # noqa: E402
     FEW_PROMPT_WARPS,
+    FEW_TIME_WARPS,
     PROMPT_HEADS,
     PROMPT_WARPS,
-    WALKED,
+    WALKS,
 )
-from statevisor.guests.launch_triton import can_depend  # noqa: E402
+from statevisor.guests.launch_triton import EARLY, LATE, can_depend  # noqa: E402
 from statevisor.guests.linear_triton import linear_kernel  # noqa: E402
 from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton  # noqa: E402
 from statevisor.guests.stacks_triton import stack_kernel  # noqa: E402
@@ -50,7 +52,9 @@ TIME = dict.fromkeys(("downs", "ups", "first", "out"), ACT)
 TIME |= dict.fromkeys(("vectors", "y_out", "y_in", "keys", "bonus"), FLOAT)
 TIME |= {"state": "*fp16", "slots": LONG, "starts": LONG, "rows": "i32"}
 TIME_SIZES = {"HEADS": HEADS, "STRIDE": 2**33, "PITCH": 1344, "GATED": True, "EPS": 64e-5}
-TIME_SIZES |= {"WIDE": True, "BLOCK_H": PROMPT_HEADS}
+TIME_SIZES |= {"WIDE": True, "BLOCK_H": PROMPT_HEADS, "WARPS": 1}
+#: Rows under way of a program that walks, by the state's type.
+WALKED = {state: walked for state, (walked, _) in WALKS.items()}
 STACK = {"x": "tensordesc<bf16[16, 128]>", "weight": "tensordesc<bf16[64, 128]>"}
 STACK |= {"memory": ACT, "rows": "i32"}
 STACK_SIZES = {"BEGINS": (0, 64), "WIDTHS": (64, 192), "PLANES": (0, 1), "COLUMNS": (0, 0)}
@@ -108,11 +112,34 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
     ),
     "residual norm": (shift_triton.residual_norm_kernel, RESIDUAL, RESIDUAL_SIZES, 8),
     "token": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": 1}, 1),
-    "tokens walked": (time_triton.token_kernel, TIME, {**TIME_SIZES, "STAGES": WALKED}, 1),
+    "token of few": (
+        time_triton.token_kernel,
+        TIME,
+        {**TIME_SIZES, "STAGES": 1, "WARPS": FEW_TIME_WARPS},
+        FEW_TIME_WARPS,
+    ),
+    "tokens walked": (
+        time_triton.token_kernel,
+        TIME,
+        {**TIME_SIZES, "STAGES": WALKED[torch.float16]},
+        1,
+    ),
     "token float32": (
         time_triton.token_kernel,
         {**TIME, "state": FLOAT},
         {**TIME_SIZES, "STAGES": 1},
+        1,
+    ),
+    "token of few float32": (
+        time_triton.token_kernel,
+        {**TIME, "state": FLOAT},
+        {**TIME_SIZES, "STAGES": 1, "WARPS": FEW_TIME_WARPS},
+        FEW_TIME_WARPS,
+    ),
+    "tokens walked float32": (
+        time_triton.token_kernel,
+        {**TIME, "state": FLOAT},
+        {**TIME_SIZES, "STAGES": WALKED[torch.float32]},
         1,
     ),
     "prompt keys": (time_triton.prompt_keys_kernel, TIME, TIME_SIZES, PROMPT_HEADS),
@@ -139,15 +166,22 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
     ),
 }
 
-#: Kernels that read what nothing writes before their turn: vectors, or weights into a cache.
-EARLY = {"residual single", "residual mix", "token", "tokens walked", "token float32"}
-EARLY |= {"prompt keys", "prompt output"}
+#: Kernels that read before their turn what nothing of their pass writes earlier: vectors, slots,
+#: the state or shift of their own layer, or weights into a cache.
+EARLY_READS = {"residual single", "residual mix", "token", "token of few", "tokens walked"}
+EARLY_READS |= {"token float32", "token of few float32", "tokens walked float32"}
+EARLY_READS |= {"prompt keys", "prompt output"}
+
+
+#: Kernels of a pass of many single tokens.
+LATE_LAUNCHES = ("residual single", "residual norm", "stack", "stack planes")
+LATE_LAUNCHES += ("token", "token float32", "tokens walked", "tokens walked float32")
 
 
 @cache
-def compiled(name: str) -> Any:
+def compiled(name: str, dependent: int = EARLY.value) -> Any:
     kernel, types, constants, warps = KERNELS[name]
-    constants = {**constants, "DEPENDENT": True}
+    constants = {**constants, "DEPENDENT": dependent}
     names = list(kernel.arg_names)
     constants = {name: value for name, value in constants.items() if name in names}
     attributes = {}
@@ -173,7 +207,7 @@ def compiled(name: str) -> Any:
 def test_nothing_is_read_or_written_before_the_kernel_before_has_ended(name: str) -> None:
     code = compiled(name).asm["ptx"]
     wait = code.index("griddepcontrol.wait")
-    reads = "" if name in EARLY else r"ld\.global|"
+    reads = "" if name in EARLY_READS else r"ld\.global|"
     accesses = re.compile(
         rf"\b(?:{reads}st\.global|cp\.async\.c|cp\.async\.bulk\.tensor|atom\.global|red\.global)"
     )
@@ -182,12 +216,35 @@ def test_nothing_is_read_or_written_before_the_kernel_before_has_ended(name: str
     assert first.start() > wait
 
 
-@pytest.mark.parametrize(("name", "vectors"), [("token", 8), ("residual single", 4)])
-def test_only_vectors_are_read_early(name: str, vectors: int) -> None:
-    """As many loads as there are vectors, each of one instruction at this width."""
+@pytest.mark.parametrize(
+    ("name", "vectors", "others"),
+    [
+        # a slot, and a state of 64 x 64 in 16 bits, of which a lane asks for 16 bytes at a time
+        ("token", 8, 1 + 64 * 64 * 2 // (32 * 16)),
+        ("token float32", 8, 1 + 64 * 64 * 4 // (32 * 16)),
+        # the slots of all rows, and the first once more to ask for its state
+        ("tokens walked", 8, 2 + 1),
+        # a slot and a shift
+        ("residual single", 4, 1 + 1),
+        ("residual mix", 2, 0),
+    ],
+)
+def test_only_what_the_pass_does_not_write_is_read_early(
+    name: str, vectors: int, others: int
+) -> None:
+    """Each vector is a load of one instruction at this width."""
     code = compiled(name).asm["ptx"]
     early = code[: code.index("griddepcontrol.wait")]
-    assert early.count("ld.global") == vectors
+    assert early.count("ld.global") == vectors + others
+
+
+@pytest.mark.parametrize("name", LATE_LAUNCHES)
+def test_a_late_launch_lets_the_next_kernel_go_once_and_behind_the_wait(name: str) -> None:
+    early, late = compiled(name).asm["ptx"], compiled(name, LATE.value).asm["ptx"]
+    for code in (early, late):
+        assert code.count("griddepcontrol.launch_dependents") == 1
+    assert early.index("griddepcontrol.launch_dependents") < early.index("griddepcontrol.wait")
+    assert late.index("griddepcontrol.wait") < late.index("griddepcontrol.launch_dependents")
 
 
 def test_a_program_that_walks_has_the_copies_of_two_rows_under_way() -> None:
@@ -215,9 +272,13 @@ def test_the_compiler_contracts_no_product_with_a_sum(name: str) -> None:
     # The recurrence writes out two a cell, of rows of 64 shared by 32 threads a warp; prompts have
     # it three times, for two tokens and for a last one. A head's norm has two a channel it holds.
     cells = {"wkv7": 16, "token": 64, "tokens walked": 64, "token float32": 64}
+    cells |= {"tokens walked float32": 64}
+    cells |= dict.fromkeys(("token of few", "token of few float32"), 64 // FEW_TIME_WARPS)
     cells |= dict.fromkeys(("prompt", "prompt float32"), 3 * 16 // PROMPT_WARPS)
     cells["prompt of few"] = 3 * 16 // FEW_PROMPT_WARPS
-    held = {"token": 16, "tokens walked": 16, "token float32": 32, "prompt output": 2}
+    held = {"token": 16, "tokens walked": 16, "token of few": 16 // FEW_TIME_WARPS}
+    held |= {"token float32": 32, "tokens walked float32": 32, "prompt output": 2}
+    held |= {"token of few float32": 32 // FEW_TIME_WARPS}
     assert fused == 2 * (cells.get(name, 0) * 64 // 32 + held.get(name, 0))
 
 
@@ -263,13 +324,22 @@ def lanes(name: str) -> set[tuple[int, int, int]]:
         (
             [
                 ["token"],
+                ["token of few"],
                 ["tokens walked"],
                 ["prompt keys", "prompt", "prompt output"],
                 ["prompt keys", "prompt of few", "prompt output"],
             ],
             lanes,
         ),
-        ([["token float32"], ["prompt keys", "prompt float32", "prompt output"]], lanes),
+        (
+            [
+                ["token float32"],
+                ["token of few float32"],
+                ["tokens walked float32"],
+                ["prompt keys", "prompt float32", "prompt output"],
+            ],
+            lanes,
+        ),
         ([["residual single"], ["residual mix"], ["residual norm"]], reductions),
     ],
     ids=["token", "token float32", "residual"],

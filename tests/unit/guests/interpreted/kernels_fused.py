@@ -11,10 +11,16 @@ import torch
 from statevisor.guests.bank import Bank
 from statevisor.guests.families import rwkv7, rwkv7_fused
 from statevisor.guests.linear_triton import Tile
-from statevisor.guests.mixers import time_triton, wkv7
+from statevisor.guests.mixers import shift_triton, time_triton, wkv7
 from statevisor.guests.ops_triton import TritonOps
 from statevisor.guests.prompt_graphs import PromptGraphs, PromptRows
-from statevisor.guests.stacks_triton import Region, Stack, Stacks, added, default_cut
+from statevisor.guests.stacks_triton import (
+    Region,
+    Stack,
+    Stacks,
+    added,
+    default_cut,
+)
 
 CONFIG = rwkv7.Rwkv7Config(
     layers=2, width=64, heads=1, ffn=128, rank_w=16, rank_a=16, rank_v=8, rank_g=72, vocab=80
@@ -73,18 +79,50 @@ def test_programs_that_walk_over_rows_give_the_bits_of_one_a_row(guest, make_bat
     before = guest.bank.bytes.clone()
     wanted, states = guest.feed(make_batch, rows), guest.bank.bytes.clone()
     guest.bank.bytes.copy_(before)
-    monkeypatch.setattr(rwkv7_fused, "TIME_PROGRAMS", 2)
-    assert guest.model.fused._walk(5, ACT) == (rwkv7_fused.WALKED, 2)
+    monkeypatch.setattr(rwkv7_fused, "TIME_PROGRAMS", 4)
+    monkeypatch.setitem(rwkv7_fused.WALKS, ACT, (3, 2))
+    assert guest.model.fused._walk(5, ACT) == (3, 2)
     assert torch.equal(guest.feed(make_batch, rows), wanted)
     assert torch.equal(guest.bank.bytes, states)
 
 
 def test_no_program_walks_over_more_rows_than_it_can(guest):
     fused, most = guest.model.fused, time_triton.MOST_TURNS.value
-    for rows in (9, 8 * most, 8 * most + 1, 5000):
-        _, each = fused._walk(rows, ACT)
-        assert rows <= each * most
-    assert fused._walk(8 * most, ACT) == (rwkv7_fused.WALKED, 8)
+    for state, (walked, programs) in rwkv7_fused.WALKS.items():
+        for rows in (9, 8 * most, 8 * most + 1, 5000):
+            _, each = fused._walk(rows, state)
+            assert rows <= each * most
+        assert fused._walk(programs * most, state) == (walked, programs)
+
+
+def test_programs_of_one_warp_and_of_several_give_the_same_bits(guest, make_batch, monkeypatch):
+    rows = [(slot, (slot + 3,)) for slot in (4, 1, 5)]
+    guest.feed(make_batch, [(slot, (9,)) for slot, _ in rows])
+    before = guest.bank.bytes.clone()
+    wanted, states = guest.feed(make_batch, rows), guest.bank.bytes.clone()
+    guest.bank.bytes.copy_(before)
+    monkeypatch.setitem(rwkv7_fused.FEW_TIME_ROWS, ACT, 0)
+    assert torch.equal(guest.feed(make_batch, rows), wanted)
+    assert torch.equal(guest.bank.bytes, states)
+
+
+@pytest.mark.parametrize("lengths", [[1, 1, 1], [1, 3]], ids=["single", "longer"])
+def test_the_first_launch_of_a_pass_waits_for_all_before_it(guest, make_batch, lengths):
+    """What the others read early was written before the pass."""
+    fused, ops, seen = guest.model.fused, guest.model.ops, []
+
+    def record(kernel, grid, arguments, constants, options):
+        seen.append((kernel, options["launch_pdl"]))
+
+    ops.launch = {**ops.launch, "DEPENDENT": True}
+    ops.stacks._dependent = True
+    ops.launcher = ops.stacks._launch = record
+    fused.forward(guest.bank, make_batch(lengths, list(range(1, len(lengths) + 1))))
+    (first, dependent), *others = seen
+    assert first is shift_triton.residual_mix_kernel
+    assert not dependent
+    assert len(others) >= 8 * CONFIG.layers
+    assert all(dependent for _, dependent in others)
 
 
 def test_a_batch_filled_up_with_padding_gives_the_bits_of_its_own(guest, make_batch):
