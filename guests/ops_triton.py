@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 import triton
 
-from statevisor.guests import launch_triton, linear_triton, stacks_triton
+from statevisor.guests import launch_triton, linear_triton, sparse_triton, stacks_triton
 from statevisor.guests.launch_triton import Launcher, can_depend
 from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton
 from statevisor.guests.ops import Activation, Product, RaggedBatch
@@ -91,6 +91,7 @@ class TritonOps:
             "kernels": _source_digest(
                 launch_triton,
                 linear_triton,
+                sparse_triton,
                 stacks_triton,
                 shift_triton,
                 time_triton,

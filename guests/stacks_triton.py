@@ -42,10 +42,14 @@ from statevisor.guests.linear_triton import (
     segments,
 )
 from statevisor.guests.ops import Activation
+from statevisor.guests.sparse_triton import sparse_kernel
 from statevisor.hypervisor.errors import CapabilityMissing
 
 #: Most segments of one K: each is a plane that the next kernel reads.
 MOST_SEGMENTS = 8
+#: How a single row of a sparse stack is cut: outputs of a program, channels a turn (the first that
+#: divide a segment) and turns under way.
+SPARSE_BLOCK, SPARSE_STEPS, SPARSE_STAGES = 64, (256, 128, 64), 4
 
 
 @triton.jit
@@ -185,11 +189,13 @@ class Stack:
         *,
         summed: bool = False,
         ahead: int = 0,
+        sparse: bool = False,
     ) -> None:
         """weight [O, K], contiguous; regions: the whole of it is one weight by default.
 
         summed: K may have segments, and the launch gives planes of their sums. ahead: channels of
-        K that a dependent launch asks for before its turn.
+        K that a dependent launch asks for before its turn. sparse: many of x are zero; the weight
+        is then held a second time, for `sparse_triton`, if it is finite.
         """
         features, inner = weight.shape
         self.weight = weight
@@ -213,7 +219,16 @@ class Stack:
             "SEGMENTS": self.segments,
             "LENGTH": self.length,
         }
+        sparse = sparse and self.segments > 1 and self.length <= 32 * self.turn
+        finite = weight.is_meta or bool(sparse and weight.isfinite().all())
+        #: The weight with a channel's numbers side by side, where only some are read.
+        self.channels = weight.T.contiguous() if sparse and finite else None
         self._described: dict[tuple[int, int], TensorDescriptor] = {}
+
+    @property
+    def turn(self) -> int:
+        """Channels that a product of only some channels looks at a time."""
+        return next(step for step in SPARSE_STEPS if self.length % step == 0)
 
     def described(self, tile: Tile) -> TensorDescriptor:
         """The matrix for the copy engine in blocks of a tile."""
@@ -267,6 +282,8 @@ class Stacks:
             generator = torch.Generator(weight.device).manual_seed(2)
             size = (stack.planes, most, columns)
             x = torch.randn(size, generator=generator, device=weight.device).to(weight.dtype)
+            if stack.channels is not None:
+                x = x.relu()
             for rows in counts:
                 got = self._alone(x[:, :rows], stack)
                 for row in {0, rows // 2, rows - 1}:
@@ -316,6 +333,8 @@ class Stacks:
             out = torch.empty(planes, rows, features, dtype=torch.float32, device=x.device)
         else:
             out = torch.empty(rows, features, dtype=dtype or x.dtype, device=x.device)
+        if stack.channels is not None and rows == 1 and tile is None:
+            return self._sparse(x, stack, stack.channels)
         if rows:
             self._launch(
                 stack_kernel,
@@ -344,6 +363,35 @@ class Stacks:
                     "enable_fp_fusion": False,
                 },
             )
+        return out
+
+    def _sparse(self, x: torch.Tensor, stack: Stack, channels: torch.Tensor) -> torch.Tensor:
+        """Planes of the sums of one row, as with a tile of a segment a program."""
+        features, inner = stack.shape
+        out = torch.empty(stack.segments, 1, features, dtype=torch.float32, device=x.device)
+        dependent = dependence(self._dependent, 1, single=True)
+        self._launch(
+            sparse_kernel,
+            (ceiling(features, SPARSE_BLOCK) * stack.segments,),
+            (TensorDescriptor.from_tensor(x, [16, stack.turn]), x, channels, out),
+            {
+                "WIDTH": features,
+                "INNER": inner,
+                "SEGMENTS": stack.segments,
+                "LENGTH": stack.length,
+                "TURNS": 1 << (stack.length // stack.turn - 1).bit_length(),
+                "BLOCK_O": SPARSE_BLOCK,
+                "BLOCK_N": 16,
+                "STEP": stack.turn,
+                "DEPENDENT": dependent,
+            },
+            {
+                "num_warps": 4,
+                "num_stages": SPARSE_STAGES,
+                "launch_pdl": bool(dependent),
+                "enable_fp_fusion": False,
+            },
+        )
         return out
 
 

@@ -293,7 +293,7 @@ class FusedLayer:
         self.ups = _ups(layer, regions[3:], width)
         self.output = Stack(layer.output, summed=True, ahead=AHEAD)
         self.ffn_key = Stack(layer.ffn_key, [_relu2(layer.ffn_key)], ahead=AHEAD)
-        self.ffn_value = Stack(layer.ffn_value, summed=True, ahead=AHEAD)
+        self.ffn_value = Stack(layer.ffn_value, summed=True, ahead=AHEAD, sparse=True)
         self.vectors = _vectors(layer)
         self.plain = _views(layer, stacked, regions)
 

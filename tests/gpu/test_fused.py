@@ -207,6 +207,23 @@ def test_steps_that_follow_at_once_give_the_bits_of_steps_waited_for(make_guest,
         assert all(map(torch.equal, steps(one, False), wanted))
 
 
+@pytest.mark.parametrize("shape", SUMMED, ids=str)
+def test_channels_that_are_not_read_change_no_bit(draw, distance, shape):
+    inner = shape[1]
+    x, weight = draw(1, inner, dtype=BF16).relu(), (draw(*shape) / inner**0.5).to(BF16)
+    x[:, ::5] = 0
+    launch, stack = Stacks(dependent=True), Stack(weight, summed=True, sparse=True)
+    got = added(launch(x, stack))
+    assert torch.equal(got, added(launch(x, stack, tile=Tile.parse("64x16x64w4s4+"))))
+    assert torch.equal(got[0], added(launch(x.expand(40, inner).contiguous(), stack))[17])
+    assert distance(got, x.double() @ weight.double().T) < 1e-5
+    stack.channels[x[0] == 0] = torch.nan
+    assert torch.equal(added(launch(x, stack)), got)
+    # the control: one that matters is read
+    stack.channels[int(x[0].nonzero()[0])] = torch.nan
+    assert added(launch(x, stack)).isnan().all()
+
+
 def test_nan_neighbours_and_padding_rows_change_nothing(make_guest, draw):
     guest = make_guest(BF16, "F16", 8)
     guest.feed([(5, [1, 2, 3])])

@@ -28,6 +28,7 @@ from statevisor.guests.families.rwkv7_fused import (  # noqa: E402
 from statevisor.guests.launch_triton import EARLY, LATE, can_depend  # noqa: E402
 from statevisor.guests.linear_triton import linear_kernel  # noqa: E402
 from statevisor.guests.mixers import shift_triton, time_triton, wkv7_triton  # noqa: E402
+from statevisor.guests.sparse_triton import sparse_kernel  # noqa: E402
 from statevisor.guests.stacks_triton import stack_kernel  # noqa: E402
 
 ACT, FLOAT, LONG = "*bf16", "*fp32", "*i64"
@@ -61,6 +62,10 @@ STACK_SIZES = {"BEGINS": (0, 64), "WIDTHS": (64, 192), "PLANES": (0, 1), "COLUMN
 STACK_SIZES |= {"INNERS": (256, 256), "UNIFORM": True, "WIDEST": 256, "CODES": (0, 1)}
 STACK_SIZES |= {"PITCH": 256, "LENGTH": 128, "AHEAD": 128}
 STACK_SIZES |= {"BLOCK_O": 64, "BLOCK_N": 16, "STEP": 128}
+
+SPARSE = {"x": "tensordesc<bf16[16, 128]>", "values": ACT, "channels": ACT, "out": FLOAT}
+SPARSE_SIZES = {"WIDTH": 256, "INNER": 2048, "SEGMENTS": 2, "LENGTH": 1024}
+SPARSE_SIZES |= {"TURNS": 8, "BLOCK_O": 64, "BLOCK_N": 16, "STEP": 128}
 
 #: name -> kernel, types of its arguments, constants, warps
 KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
@@ -164,6 +169,7 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], int]] = {
         {**STACK_SIZES, "SEGMENTS": 2, "SPREAD": True},
         4,
     ),
+    "sparse": (sparse_kernel, SPARSE, SPARSE_SIZES, 4),
 }
 
 #: Kernels that read before their turn what nothing of their pass writes earlier: vectors, slots,
@@ -364,7 +370,7 @@ def test_the_loop_of_a_token_and_the_token_before_carries_both() -> None:
 
 
 def test_products_run_on_the_tensor_cores() -> None:
-    for name in ("linear spread", "linear whole", "stack", "stack planes"):
+    for name in ("linear spread", "linear whole", "stack", "stack planes", "sparse"):
         assert "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16" in compiled(name).asm["ptx"]
 
 

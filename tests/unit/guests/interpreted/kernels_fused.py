@@ -21,6 +21,7 @@ from statevisor.guests.stacks_triton import (
     added,
     default_cut,
 )
+from statevisor.hypervisor.errors import CapabilityMissing
 
 CONFIG = rwkv7.Rwkv7Config(
     layers=2, width=64, heads=1, ffn=128, rank_w=16, rank_a=16, rank_v=8, rank_g=72, vocab=80
@@ -230,3 +231,65 @@ def test_a_tile_that_would_read_past_a_segment_is_not_taken(draw):
     assert stacks.tile(stack, 3) == default_cut(stack, 3)
     with pytest.raises(AssertionError, match="does not divide"):
         stacks(draw(3, 512, dtype=ACT), stack, tile=wide)
+
+
+def sparse(draw, features: int = 192, inner: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
+    """A row of which most channels are zero, and a weight."""
+    x = draw(1, inner, dtype=ACT).relu()
+    x[:, ::3] = 0
+    return x, draw(features, inner, dtype=ACT) / 10
+
+
+@pytest.mark.parametrize(
+    ("shape", "step"), [((192, 512), 128), ((100, 576), 64), ((64, 4096), 256)], ids=str
+)
+def test_channels_that_are_not_read_change_no_bit(draw, distance, shape, step):
+    x, weight = sparse(draw, *shape)
+    stack, launch = Stack(weight, summed=True, sparse=True), Stacks()
+    assert stack.turn == step
+    # of as many channels a turn, since the interpreter's sums know it
+    got, plain = launch(x, stack), Tile.parse(f"64x16x{step}w4s2+")
+    assert torch.equal(got, launch(x, stack, tile=plain))
+    assert distance(added(got), x.double() @ weight.double().T) < 1e-3
+
+
+def test_only_channels_that_matter_are_read(draw):
+    x, weight = sparse(draw)
+    stack, launch = Stack(weight, summed=True, sparse=True), Stacks()
+    wanted = launch(x, stack)
+    stack.channels[x[0] == 0] = torch.nan
+    assert torch.equal(launch(x, stack), wanted)
+    # the control: one that matters is read, in the segment that has it
+    alone = int(x[0].nonzero()[0])
+    stack.channels[alone] = torch.nan
+    got = launch(x, stack)
+    assert got[alone // stack.length].isnan().all()
+    assert added(got).isnan().all()
+
+
+def test_an_activation_that_is_no_number_is_seen(draw):
+    x, weight = sparse(draw)
+    stack = Stack(weight, summed=True, sparse=True)
+    x[0, 0] = torch.nan
+    assert added(Stacks()(x, stack)).isnan().all()
+
+
+def test_a_weight_that_is_not_finite_is_read_whole(draw):
+    """Zero times infinity is not zero, so such channels cannot be left out."""
+    x, weight = sparse(draw)
+    weight[5, 0] = torch.inf
+    stack = Stack(weight, summed=True, sparse=True)
+    assert stack.channels is None
+    assert added(Stacks()(x, stack))[:, 5].isnan().all()
+
+
+def test_the_check_at_start_compares_a_row_by_channels_with_rows_by_tiles(draw):
+    _, weight = sparse(draw)
+    stack = Stack(weight, summed=True, sparse=True)
+    # of as many channels a turn, since the interpreter's sums know it
+    stacks = Stacks({(192, 512, 16): Tile.parse("64x16x128w4s2+")})
+    stacks.know(stack)
+    stacks.check((1, 2))
+    stack.channels += 1
+    with pytest.raises(CapabilityMissing, match="other bits at 2 rows than at one"):
+        stacks.check((1, 2))
