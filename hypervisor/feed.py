@@ -39,11 +39,11 @@ class Feed(Protocol):
         ...
 
     def launched(self, count: int, *, draws: int) -> None:
-        """A plan with the next `count` due tokens and so many draws is on its way."""
+        """The next `count` due tokens and so many draws are on their way."""
         ...
 
     def landed(self, count: int, drawn: Sequence[RowResult], passed_over: int) -> None:
-        """A plan is back: the slot has taken in `count` more tokens, and these were drawn; the feed
+        """Plans are back: the slot has taken in `count` more tokens, and these were drawn; the feed
         decides whether the last of them becomes due.
 
         passed_over: how often its row was not run, since what it was to follow has ended the feed.

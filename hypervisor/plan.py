@@ -21,6 +21,8 @@ DRAWN = -1
 MOST_STOPS = 8
 #: Most times that a step is given at once.
 MOST_TIMES = 8
+#: Most plans that are submitted and not collected beyond those that a guest asks for.
+MORE_AHEAD = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,9 +87,12 @@ class FamilyDiff:
 class Guest(Protocol):
     """A model with its bank of slots.
 
-    `step`, `submit`, `waits`, `collect`, `clear`, `load` and `copy` are called from the engine
-    thread only, one at a time; `clear` and `copy` come behind every step submitted before and ahead
-    of all that follow. `save` is called from one other thread, while steps of other slots run. The
+    `step`, `submit`, `waits`, `clear`, `load` and `copy` are called from the engine thread only,
+    one at a time; `clear` and `copy` come behind every step submitted before and ahead of all that
+    follow. `collect` and `save` are called from one other thread each, while steps run; none of
+    these has a slot that is saved. From the thread that collects a plan may also be submitted that
+    goes on as the one before, never while another is, and of no slot that the engine thread is
+    about. The
     own steps of a slot that is saved or loaded have been collected. `save` and `load` see each
     `clear`, `copy` and `load` of the slot that has returned, and have taken effect when they
     return. A step promises the exactness contract:
@@ -129,7 +132,8 @@ class Guest(Protocol):
     def steps_ahead(self) -> int:
         """How many plans are worth submitting before the first of them is collected: 1 or more.
 
-        More than 1 where a step runs by itself once it is submitted.
+        More than 1 where a step runs by itself once it is submitted; then it takes up to MORE_AHEAD
+        beyond that.
         """
         ...
 

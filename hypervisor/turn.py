@@ -66,7 +66,6 @@ class Turn:
         self._goal = goal
         self._tokens = list(gap)  #: known and not absorbed by a step that has come back
         self._next = 0  #: the first of them that no step has been given yet
-        self._flying = 0  #: plans on their way with a row of this turn
         self._awaited = 0  #: draws in them
         self._pausing = False  #: an image is wanted once they are back
         # Where the next step hangs on what only the host can work out, it waits for this one.
@@ -133,7 +132,7 @@ class Turn:
     def due(self, limit: int) -> Sequence[int]:
         if self.finish is not None or self._cancelled:
             return ()
-        if self._flying and self._stage is not None:
+        if self._given > self.taken and self._stage is not None:
             # an image of what is on its way comes before the next plan
             self._pausing = self._pausing or self._stage.due(self._given)
             if self._pausing:
@@ -169,12 +168,10 @@ class Turn:
         if not self._awaited:
             self._next += count
         self._given += count
-        self._flying += 1
         self._awaited += draws
 
     def landed(self, count: int, drawn: Sequence[RowResult], passed_over: int) -> None:
         self.taken += count
-        self._flying -= 1
         self._given -= passed_over
         self._awaited -= passed_over
         if drawn:
@@ -186,7 +183,7 @@ class Turn:
         assert not passed_over or self.finish, "only a token that ends the turn is not followed"
 
     def wants_image(self) -> bool:
-        if self._stage is None or self._flying or self.finish is not None:
+        if self._stage is None or self._given > self.taken or self.finish is not None:
             return False
         if self._next >= len(self._tokens):
             return False

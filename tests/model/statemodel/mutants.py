@@ -144,7 +144,7 @@ def unmasked_stop(world: World) -> None:
     guest = world.guest
     guest.steps_ahead = 2
     submit = guest.submit
-    ended: set[int] = set()  #: slots whose row of the step before drew a stop
+    ended: set[int] = set()  #: slots whose rows since follow one that drew a stop
 
     def run_on(plan: Any) -> Any:
         return tuple(run_one(single) for single in plan.resolved())
@@ -152,15 +152,15 @@ def unmasked_stop(world: World) -> None:
     def run_one(plan: Any) -> Any:
         unmasked = tuple(replace(row, stops=frozenset()) for row in plan.rows)
         (results,) = submit(replace(plan, rows=unmasked))
+        ended.intersection_update(row.slot for row in plan.rows if row.follows)
         over = set(ended)
-        ended.clear()
         ended.update(
             row.slot
             for row, result in zip(plan.rows, results, strict=True)
             if result.token in row.stops
         )
         return tuple(
-            RowResult(ran=False) if row.follows and row.slot in over else result
+            RowResult(ran=False) if row.slot in over else result
             for row, result in zip(plan.rows, results, strict=True)
         )
 

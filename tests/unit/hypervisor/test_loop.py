@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,8 @@ from statevisor.guests.toy import EOS, POISON, ToyGuest
 from statevisor.hypervisor.budget import Budget
 from statevisor.hypervisor.commands import Append, Fork, Generate, Hibernate
 from statevisor.hypervisor.errors import ActorQuarantined
-from statevisor.hypervisor.plan import DRAWN, MOST_STOPS, MOST_TIMES, RowResult
+from statevisor.hypervisor.plan import MOST_STOPS, RowResult
+from statevisor.hypervisor.runway import MOST_UNTOLD
 from statevisor.hypervisor.sampling import SamplerSettings
 from statevisor.hypervisor.vocab import FinishReason, Rng, Tier
 
@@ -36,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 class Ahead(ToyGuest):
     """A toy whose plans begin before the last is collected; keeps what was asked of it.
 
-    It seems to take longer than the host, so that a step is given once at a time.
+    It seems to take longer than the host, which has a step given once at a time.
     """
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Ahead(ToyGuest):
 
 
 class Idle(Ahead):
-    """One that is always there before the host: a step is given ever more times at once."""
+    """One that is always there before the host: a step is given several times at once."""
 
     def waits(self, ticket: Any) -> bool:
         return False
@@ -109,14 +111,49 @@ async def test_turns_beside_each_other_leave_the_states_of_turns_alone(pair: Any
     assert rows_of(ahead) == rows_of(plain)
 
 
-async def test_the_next_step_begins_before_the_last_is_read(worlds: Callable[..., Any]) -> None:
-    world = await worlds(guest_type=Ahead)
+class Begun(Ahead):
+    """A result comes no sooner than the next of `wanted` plans has been begun."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wanted, self.read, self.missed = 0, 0, False
+        self.patience = 20.0
+        self.news = threading.Condition()
+
+    def submit(self, plan: Any) -> Any:
+        with self.news:
+            self.news.notify_all()
+            return super().submit(plan)
+
+    def collect(self, ticket: Any) -> Any:
+        with self.news:
+            self.read += 1
+            begun = min(self.read + 1, self.wanted)
+            self.missed |= not self.news.wait_for(lambda: len(self.plans) >= begun, self.patience)
+            return super().collect(ticket)
+
+
+class OneByOne(Begun):
+    """The control: begins none before the last is read."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.steps_ahead, self.patience = 1, 0.1
+
+
+@pytest.mark.parametrize("guest_type", [Begun, OneByOne])
+async def test_the_next_step_begins_before_the_last_is_read(
+    worlds: Callable[..., Any], guest_type: type[Begun]
+) -> None:
+    world = await worlds(guest_type=guest_type)
     await world.create("a", "x" * 150)
-    world.guest.asked.clear()
+    guest = world.guest
+    guest.plans.clear()
+    guest.read, guest.wanted = 0, 5
     await world.say("a", max_tokens=5)
-    assert world.guest.asked == ["submit", *["submit", "collect"] * 4, "collect"]
-    followed = [row.tokens for plan in world.guest.plans[-4:] for row in plan.rows]
-    assert followed == [(DRAWN,)] * 4
+    assert guest.missed == (guest_type is OneByOne)
+    followed = [row.follows for plan in guest.plans[1:] for row in plan.rows]
+    assert followed == [guest_type is Begun] * 4
 
 
 async def test_a_guest_that_waits_for_the_host_is_given_a_step_several_times(
@@ -129,8 +166,86 @@ async def test_a_guest_that_waits_for_the_host_is_given_a_step_several_times(
         turns = [each.say(name, max_tokens=count, settings=HOT) for each in (world, plain)]
         ahead, alone = await asyncio.gather(*turns)
         assert ahead.token_ids == alone.token_ids
-    times = [plan.times for plan in world.guest.plans]
-    assert max(times) == MOST_TIMES
+    assert max(plan.times for plan in world.guest.plans) > 1
+    assert rows_of(world) == rows_of(plain)
+
+
+async def test_steps_go_on_while_the_event_loop_is_busy_and_are_told_together(
+    worlds: Callable[..., Any],
+) -> None:
+    world, plain = await worlds(guest_type=Ahead), await worlds()
+    for each in (world, plain):
+        await each.create("a", seed=1)
+    turn = Generate(actor="a", max_tokens=200, settings=HOT, ignore_eos=True)
+    stream = await world.visor.generate(turn)
+    told: list[int] = []
+    begun = asyncio.Event()
+
+    def listen(events: Any) -> None:
+        told.append(len(events))
+        begun.set()
+
+    stream.listen(listen)
+    await begun.wait()
+    untold = world.visor._batchers["toy"].loop._runway
+    for _ in range(2000):
+        if untold._steps == MOST_UNTOLD:
+            break
+        time.sleep(0.01)  # noqa: ASYNC251 - nothing else may run
+    assert untold._steps == MOST_UNTOLD
+    view = await stream.result()
+    assert max(told) > 2
+    assert view.token_ids == (await plain.say("a", max_tokens=200, settings=HOT)).token_ids
+    assert rows_of(world) == rows_of(plain)
+
+
+class Held(Ahead):
+    """Results come one by one, when they are let go; says what else is called meanwhile."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.go = threading.Semaphore(0)
+        self.free = True
+        self.loaded = threading.Event()
+
+    def collect(self, ticket: Any) -> Any:
+        assert self.free or self.go.acquire(timeout=20)
+        return super().collect(ticket)
+
+    def load(self, slot: int, row: memoryview, start: int | None = None) -> None:
+        super().load(slot, row, start)
+        self.loaded.set()
+
+
+async def test_who_arrives_waits_for_no_result_and_for_few_steps(
+    worlds: Callable[..., Any],
+) -> None:
+    world, plain = await worlds(guest_type=Held), await worlds()
+    guest = world.guest
+    for each in (world, plain):
+        await each.create("other", seed=1)
+        await each.create("a", "the story", seed=2)
+        await each.visor.hibernate(Hibernate(actor="a", tier=Tier.HOST))
+    guest.loaded.clear()
+    stream = await world.visor.generate(Generate(actor="other", max_tokens=90, settings=HOT))
+    async for event in stream:
+        if event.index == 3:
+            break
+    guest.free = False
+    await asyncio.sleep(0.05)
+    mine = asyncio.create_task(world.say("a", max_tokens=3))
+    assert await asyncio.to_thread(guest.loaded.wait, 20)
+    before = len(guest.plans)
+    while all(len(plan.rows) == 1 for plan in guest.plans):
+        guest.go.release()
+        await asyncio.sleep(0.01)
+    first = next(at for at, plan in enumerate(guest.plans) if len(plan.rows) == 2)
+    assert first - before <= 1
+    guest.free = True
+    guest.go.release(100)
+    told = [(await mine).token_ids, (await stream.result()).token_ids]
+    assert told[0] == (await plain.say("a", max_tokens=3)).token_ids
+    assert told[1] == (await plain.say("other", max_tokens=90, settings=HOT)).token_ids
     assert rows_of(world) == rows_of(plain)
 
 
@@ -146,33 +261,44 @@ async def test_what_only_the_host_can_see_is_not_run_ahead(pair: Any) -> None:
 
 
 class Unmasked(Ahead):
-    """The guard taken out: a row is run, and only its result kept back, although the row before it
+    """The guard taken out: a row is run, and only its result kept back, although a row before it
     drew a stop."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ended: set[int] = set()
+
     def submit(self, plan: Any) -> Any:
-        self.fed: dict[int, int] = {}
+        return tuple(self._once(single) for single in plan.resolved())
+
+    def _once(self, plan: Any) -> Any:
         rows = tuple(replace(row, stops=frozenset()) for row in plan.rows)
         (results,) = super().submit(replace(plan, rows=rows))
-        return (
-            tuple(
-                RowResult(ran=False) if row.follows and self.fed[row.slot] in row.stops else result
-                for row, result in zip(plan.rows, results, strict=True)
-            ),
+        self.ended &= {row.slot for row in plan.rows if row.follows}
+        told = tuple(
+            RowResult(ran=False) if row.slot in self.ended else result
+            for row, result in zip(plan.rows, results, strict=True)
         )
-
-    def _row(self, slot: int, tokens: Any, draw: Any) -> Any:
-        self.fed[slot] = tokens[-1]
-        return super()._row(slot, tokens, draw)
+        self.ended |= {
+            row.slot
+            for row, result in zip(plan.rows, told, strict=True)
+            if result.token in row.stops
+        }
+        return told
 
 
 async def test_a_stop_that_is_not_masked_is_told_apart(worlds: Callable[..., Any]) -> None:
     bad, plain = await worlds(guest_type=Unmasked), await worlds()
     said = []
     for world in (bad, plain):
-        await world.create("a", seed=1)
-        said.append(await world.say("a", **CASES["stop token"]))
-    assert said[0].token_ids == said[1].token_ids
-    assert said[0].finish is FinishReason.STOP
+        views = []
+        # of several, since the last step that is given before one is looked at may be the stop
+        for seed in range(1, 5):
+            await world.create(f"a{seed}", seed=seed)
+            views.append(await world.say(f"a{seed}", **CASES["stop token"]))
+        said.append(views)
+    assert [view.token_ids for view in said[0]] == [view.token_ids for view in said[1]]
+    assert all(view.finish is FinishReason.STOP for view in said[0])
     assert rows_of(bad) != rows_of(plain)
 
 
@@ -229,6 +355,55 @@ async def test_a_row_that_is_not_finite_ends_alone(pair: Any) -> None:
             await world.say("bad")
     assert told[0] == told[1]
     assert told[0][1] == ActorQuarantined.code
+
+
+class Sick(Ahead):
+    """The row of the first slot is not finite from one of its steps on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sound = 1 << 30  #: steps that the row has left
+
+    def _row(self, slot: int, tokens: Any, draw: Any) -> Any:
+        result = super()._row(slot, tokens, draw)
+        if slot == 1:
+            self.sound -= 1
+        return result if slot != 1 or self.sound >= 0 else RowResult(finite=False)
+
+
+async def test_a_row_that_goes_bad_while_steps_go_on_is_given_no_more(
+    worlds: Callable[..., Any],
+) -> None:
+    """Its slot is let go when all that was given is back, also what nobody has looked at yet."""
+    sick, plain = await worlds(guest_type=Sick), await worlds()
+    for world in (sick, plain):
+        for name in ("bad", "good"):
+            await world.create(name, seed=1)
+            await world.say(name, max_tokens=2)
+    turns = [asyncio.create_task(sick.say(name, max_tokens=90)) for name in ("bad", "good")]
+    loop = sick.visor._batchers["toy"].loop
+    runway, close = loop._runway, loop._close
+
+    def slowly(member: Any) -> None:
+        close(member)
+        time.sleep(0.05)  # in which more could be given
+
+    loop._close = slowly
+    for _ in range(100_000):
+        if runway._going is not None and len(runway._going.plan.rows) == 2:
+            break
+        await asyncio.sleep(0)
+    sick.guest.sound = 5
+    for _ in range(2000):
+        if runway._steps == MOST_UNTOLD and not runway._out:
+            break
+        time.sleep(0.01)  # noqa: ASYNC251 - nothing else may run
+    bad, good = await asyncio.wait_for(asyncio.gather(*turns), 20)
+    assert (bad.finish, bad.error) == (FinishReason.ERROR, ActorQuarantined.code)
+    assert good.token_ids == (await plain.say("good", max_tokens=90)).token_ids
+    bad_state = list(sick.guest._bank[1])
+    await sick.say("good", max_tokens=20)
+    assert sick.guest._bank[1] == bad_state
 
 
 async def test_images_are_taken_at_their_step_with_nothing_on_its_way(

@@ -170,6 +170,8 @@ async def test_behind_a_refused_turn_the_next_is_committed_before_its_steps(worl
         asks = held.asked
         await until(lambda asks=asks: held.asked > asks)  # type: ignore[misc]
         await turns()
+        if ahead:
+            await until(lambda steps=steps: world.guest.steps > steps)  # type: ignore[misc]
         assert (world.guest.steps > steps) == ahead
         held.go.set()
         await asked
