@@ -16,11 +16,11 @@ from statevisor.guests.bank import Bank
 from statevisor.guests.checkpoints import load_checkpoint
 from statevisor.guests.families.rwkv7_weights import Rwkv7Config, shapes
 from statevisor.guests.invariance import check_row_invariance
+from statevisor.guests.mixed_rows import mixed_sizes
 from statevisor.guests.model import Model
 from statevisor.guests.ops_cpu import CpuOps
 from statevisor.guests.ops_cpu_fast import FastCpuOps
 from statevisor.guests.plain_steps import Steps
-from statevisor.guests.prompt_graphs import PromptedModel
 from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.guests.tokenizers import load_tokenizer
@@ -137,9 +137,8 @@ def _backend(config: GuestConfig) -> tuple[Any, Callable[[Model, Bank], Steps] |
     device = torch.device("cuda", torch.cuda.current_device())
 
     def captured(model: Model, bank: Bank) -> Steps:
-        prompted = PromptedModel(model, bank, max(config.step_tokens, config.slots))
-        prompted.capture()
-        steps = DeviceSteps(prompted, bank)
+        sizes = mixed_sizes(max(config.step_tokens, config.slots), bank.slots)
+        steps = DeviceSteps(model, bank, sizes=sizes)
         steps.capture()
         return steps
 

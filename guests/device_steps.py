@@ -1,10 +1,11 @@
 """Steps that run on the device from the drawn token before to the drawn token after.
 
-One graph per bucket holds all of it: the tokens that rows follow, embedding, layers, head, biases,
-the draw, and what log probabilities are made of. The host fills one table, starts the graph and an
-event tells when the results lie in its memory; meanwhile it may submit the next plan. A plan of
-several times starts the graph as often. Steps with a row of several tokens launch the same kernels
-one by one.
+One graph holds all of it: the tokens that rows follow, embedding, layers, head, biases, the draw,
+and what log probabilities are made of. There is one for every bucket of decode steps and one for
+every size of steps with longer rows (`mixed_rows.py`). The host fills a table, starts the graph and
+an event tells when the results lie in its memory; meanwhile it may submit the next plan. A plan
+that goes on as the one before needs no table, since the device counts positions itself. Steps that
+no graph holds launch the same kernels one by one.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from statevisor.guests.bank import Bank
 from statevisor.guests.batch import pack
 from statevisor.guests.device_results import DETAILS, read_results
 from statevisor.guests.graphs import BUCKETS, PROMPTS, DecodeRows, fitting_buckets, prompt
-from statevisor.guests.host_rows import HostRows, Ticket
+from statevisor.guests.host_rows import HostResults, HostRows, Ticket
+from statevisor.guests.mixed_rows import MixedRows, Size
 from statevisor.guests.model import Model
 from statevisor.guests.ops import RaggedBatch
 from statevisor.guests.step_rows import QUIET, WIDTH
-from statevisor.hypervisor.plan import RowResult, StepPlan
+from statevisor.hypervisor.plan import MORE_AHEAD, RowResult, StepPlan
 
-#: Plans on their way at most, and host buffers: one more, for the plan that is being read.
+#: Plans on their way at once.
 AHEAD = 2
+#: Tables on the host: one more than are mostly on their way.
+TABLES = AHEAD + 1
 #: Biases that fit the static buffers, over all rows; with more a step launches kernels one by one.
 BIASES = 1 << 16
 _FEW, _FEW_WARPS = 512, 4
@@ -48,31 +52,46 @@ class Penalties:
 class DeviceSteps:
     """`Steps` on a CUDA device (or, for tests, on the CPU by the interpreter, without graphs).
 
-    All calls come from one thread and one stream.
+    All calls come from one thread and one stream, but for `collect`.
     """
 
     ahead = AHEAD
 
-    def __init__(self, model: Model, bank: Bank, buckets: Sequence[int] = BUCKETS) -> None:
+    def __init__(
+        self,
+        model: Model,
+        bank: Bank,
+        buckets: Sequence[int] = BUCKETS,
+        sizes: Sequence[Size] = (),
+    ) -> None:
+        """sizes: of steps with longer rows, in the order in which they are tried."""
         self._model = model
         self._bank = bank
         self.buckets = fitting_buckets(bank.slots, buckets)
+        self.sizes = tuple(sizes)
         self._device = device = model.ops.device
-        self._most = most = max(self.buckets[-1], bank.slots)
+        pinned = device.type == "cuda"
+        most = max(self.buckets[-1], bank.slots, *(size.rows for size in sizes), 1)
         self._batches = DecodeRows(self.buckets[-1], device)
+        self._mixed = MixedRows(sizes, device, pinned=pinned)
         self._table = torch.zeros(most, WIDTH, dtype=torch.int64, device=device)
         self._last = torch.full((bank.slots + 1,), -1, dtype=torch.int64, device=device)
         self._results = torch.zeros(most, 2, dtype=torch.int64, device=device)
         self._details = torch.zeros(most, DETAILS, dtype=torch.int64, device=device)
         self._penalties = Penalties(BIASES, device)
-        self._listed = self._lists(self.buckets[-1])
-        self._hosts = [HostRows(most, pinned=device.type == "cuda") for _ in range(AHEAD + 1)]
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._listed = self._lists(max(self.buckets[-1], *(size.rows for size in sizes), 1))
+        self._tables = [HostRows(most, self._mixed.host(), pinned=pinned) for _ in range(TABLES)]
+        # each is written again only when what it held has been read
+        self._places = [HostResults(most, pinned=pinned) for _ in range(AHEAD + MORE_AHEAD)]
+        self._graphs: dict[int | Size, torch.cuda.CUDAGraph] = {}
         self._tokens: dict[int, RowResult] = {}
-        self._turn = 0
+        self._turn = self._filled = 0
+        self._standing: HostRows | None = None  #: whose table the device has
+        self._offset = 0  #: of the plan that would go on from there
 
     def capture(self) -> None:
-        """Record a graph for every bucket, largest first, so that all share the largest's memory.
+        """Record a graph for every bucket and size, largest first, so that all share the largest's
+        memory.
 
         Runs padding rows, so it modifies slot 0.
         """
@@ -81,37 +100,67 @@ class DeviceSteps:
             for tokens in PROMPTS:
                 self._model.forward(self._bank, prompt(tokens, self._device))
             pool = None
-            for size in reversed(self.buckets):
+            for size in sorted((*self.buckets, *self.sizes), key=_extent, reverse=True):
                 # Outside the capture first: kernels are compiled and loaded, libraries set up.
                 stream = torch.cuda.Stream()
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
-                    self._decode(size)
+                    self._whole(size)
                 torch.cuda.current_stream().wait_stream(stream)
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=pool):
-                    self._decode(size)
+                    self._whole(size)
                 pool = graph.pool()
                 self._graphs[size] = graph
+                graph.replay()  # the first time it is also sent to the device
 
     def submit(self, plan: StepPlan) -> Ticket:
         """Begin a plan; does not wait for the device."""
-        host = self._hosts[self._turn % len(self._hosts)]
+        place = self._places[self._turn % len(self._places)]
         self._turn += 1
-        host.settle()
-        host.fill(plan, self.buckets)
         with torch.inference_mode():
-            self._table[: host.size].copy_(host.table[: host.size], non_blocking=True)
-            alone = host.alone or len(host.ids) > BIASES
-            if not alone:
-                self._penalties.fill(host.ids, host.amounts)
+            host = self._standing
+            if host is None or plan.rows is not host.rows or plan.offset != self._offset:
+                host = self._sent(plan)
+            self._offset = plan.offset + plan.times
             for time in range(plan.times):
-                if alone:
-                    self._ragged(host)
-                else:
-                    self._replay(host.size)
-                host.take(time, self._results, self._details)
-            return host.ticket(plan.times)
+                self._run(host)
+                place.take(host, time, self._results, self._details)
+            return place.ticket(host, plan.times)
+
+    def _sent(self, plan: StepPlan) -> HostRows:
+        """The plan's rows, on their way to the device."""
+        self._standing = None  # until all is there
+        host = self._tables[self._filled % len(self._tables)]
+        self._filled += 1
+        host.settle()
+        host.fill(plan, *self._choices(plan))
+        self._table[: host.count].copy_(host.table[: host.count], non_blocking=True)
+        if isinstance(host.size, Size):
+            self._mixed.send(host.batch, host.size)
+        if len(host.ids) and host.size is not None:
+            self._penalties.fill(host.ids, host.amounts)
+        host.mark()
+        self._standing = host
+        return host
+
+    def _choices(self, plan: StepPlan) -> tuple[Sequence[int], Sequence[Size]]:
+        """Buckets and sizes that the plan may be a step of."""
+        if sum(len(row.draw.bias) for row in plan.rows if row.draw is not None) > BIASES:
+            return (), ()
+        # What is made in chunks waits for the host in between, which no graph can hold.
+        chunked = self._model.ops.chunked
+        if chunked is not None and any(len(row.tokens) >= chunked for row in plan.rows):
+            return self.buckets, ()
+        return self.buckets, self.sizes
+
+    def _run(self, host: HostRows) -> None:
+        if host.size is None:
+            self._ragged(host)
+        elif host.size in self._graphs:
+            self._graphs[host.size].replay()
+        else:
+            self._whole(host.size)
 
     def waits(self, ticket: Ticket) -> bool:
         """Whether the device has not yet done all of a plan."""
@@ -123,24 +172,22 @@ class DeviceSteps:
             ticket.done.synchronize()
         details = [None] * len(ticket.results)
         if ticket.details is not None:
-            details = list(ticket.details.numpy())
+            details = list(ticket.details.numpy()[:, ticket.places])
         draws = [row.draw for row in ticket.rows]
         return [
             tuple(read_results(results, described, draws, self._tokens))
-            for results, described in zip(ticket.results.numpy(), details, strict=True)
+            for results, described in zip(
+                ticket.results.numpy()[:, ticket.places], details, strict=True
+            )
         ]
 
-    def _replay(self, size: int) -> None:
-        graph = self._graphs.get(size)
-        if graph is None:
-            self._decode(size)
+    def _whole(self, size: int | Size) -> None:
+        """A step of a bucket or size on the static buffers."""
+        if isinstance(size, Size):
+            batch, rows = self._mixed.batch(size), size.rows
         else:
-            graph.replay()
-
-    def _decode(self, size: int) -> None:
-        """A bucket's step on the static buffers."""
-        batch = self._batches.batch(size)
-        self._step(batch, size, self._penalties, self._listed, draws=True)
+            batch, rows = self._batches.batch(size), size
+        self._step(batch, rows, self._penalties, self._listed, draws=True)
 
     def _ragged(self, host: HostRows) -> None:
         """A step of any rows, its kernels launched one by one."""
@@ -193,3 +240,8 @@ class DeviceSteps:
 
     def _lists(self, rows: int) -> torch.Tensor:
         return torch.zeros(rows, self._model.vocab, dtype=torch.int32, device=self._device)
+
+
+def _extent(size: int | Size) -> tuple[int, int]:
+    """Rows and tokens, by which the memory of a step grows."""
+    return (size.rows, size.all_tokens) if isinstance(size, Size) else (size, size)

@@ -35,6 +35,8 @@ class RaggedBatch:
     firsts: torch.Tensor  #: [N] bool, whether the token is the first of its row
     lasts: torch.Tensor  #: [R] int64, index of each row's last token
     longest: int  #: most tokens of one row
+    #: So many rows come first and have one token each: kernels for single tokens may take them.
+    singles: int = 0
 
 
 class Ops(Protocol):

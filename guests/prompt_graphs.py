@@ -5,6 +5,9 @@ a thousand tokens. A batch is copied into the static buffers of the smallest gra
 filled up: padding tokens belong to a padding row, padding rows have no token, and their slot is 0,
 which holds no actor and is not written. So every row's bits are those of the eager pass, which
 stays as the twin for tests and takes the batches that no graph holds.
+
+Whole steps, with their draws, are `device_steps.py`'s. This is the pass alone, whose hidden rows
+tests and measurements look at.
 """
 
 from __future__ import annotations
@@ -14,9 +17,7 @@ from functools import partial
 
 import torch
 
-from statevisor.guests.bank import Bank
 from statevisor.guests.graphs import Step, fitting_buckets, record
-from statevisor.guests.model import Model
 from statevisor.guests.ops import RaggedBatch
 
 TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -136,34 +137,6 @@ class PromptGraphs:
         else:
             graph.replay()
         return result[: len(batch.slots)]
-
-
-class PromptedModel:
-    """A model whose forward pass over one bank replays graphs where rows have several tokens."""
-
-    def __init__(self, model: Model, bank: Bank, tokens: int) -> None:
-        """tokens: most of one step."""
-        self._model = model
-        self._bank = bank
-        self._prompts = PromptGraphs(
-            partial(model.forward, bank),
-            tokens=tokens,
-            slots=bank.slots,
-            device=bank.bytes.device,
-            # What is made in chunks waits for the host in between, which no graph can hold.
-            eager_from=model.ops.chunked,
-        )
-        self.family, self.ops, self.layout = model.family, model.ops, model.layout
-        self.vocab, self.digest = model.vocab, model.digest
-        self.matrices, self.logits = model.matrices, model.logits
-
-    def capture(self) -> None:
-        """See `PromptGraphs.capture`."""
-        self._prompts.capture()
-
-    def forward(self, bank: Bank, batch: RaggedBatch) -> torch.Tensor:
-        """Feed the batch; returns each row's last hidden [R, C]. Modifies the batch's slots."""
-        return self._prompts(batch) if bank is self._bank else self._model.forward(bank, batch)
 
 
 def prompt_sizes(tokens: int, slots: int) -> tuple[Size, ...]:

@@ -7,7 +7,7 @@ are, the same kernels run on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -52,18 +52,16 @@ def fill(table: NDArray[np.int64], rows: Sequence[Row]) -> None:
     head[:, LAST] = [_NEVER if row.last is None else row.last for row in rows]
 
 
-def entries(
-    table: NDArray[np.int64], draws: Sequence[Draw | None]
-) -> tuple[list[int], list[float]]:
-    """Ids and amounts of all biases, and in the columns BIAS and BIAS_END whose they are."""
+def entries(table: NDArray[np.int64], draws: Mapping[int, Draw]) -> tuple[list[int], list[float]]:
+    """Ids and amounts of all biases of the draws of these rows, and in the columns BIAS and
+    BIAS_END whose they are."""
     ids: list[int] = []
     amounts: list[float] = []
-    for at, draw in enumerate(draws):
-        if draw is not None and draw.bias:
-            table[at, BIAS] = len(ids)
-            ids += [token for token, _ in draw.bias]
-            amounts += [amount for _, amount in draw.bias]
-            table[at, BIAS_END] = len(ids)
+    for at, draw in draws.items():
+        table[at, BIAS] = len(ids)
+        ids += [token for token, _ in draw.bias]
+        amounts += [amount for _, amount in draw.bias]
+        table[at, BIAS_END] = len(ids)
     return ids, amounts
 
 

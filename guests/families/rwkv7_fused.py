@@ -186,13 +186,14 @@ class FusedRwkv7:
         fixed, options = self._options(tokens, 1, batch)
         fixed |= {"HEADS": config.heads}
         shared = {"PITCH": downs.shape[1], "GATED": layer.gated, **fixed}
-        if batch.longest == 1:
-            stages, each = self._walk(rows, state.dtype)
-            warps = FEW_TIME_WARPS if rows <= FEW_TIME_ROWS[state.dtype] else 1
+        singles = rows if batch.longest == 1 else batch.singles
+        if singles:
+            stages, each = self._walk(singles, state.dtype)
+            warps = FEW_TIME_WARPS if singles <= FEW_TIME_ROWS[state.dtype] else 1
             self._ops.launcher(
                 time_triton.token_kernel,
                 (config.heads, each),
-                (*operands, state, out, batch.slots, rows),
+                (*operands, state, out, batch.slots, singles),
                 {
                     "STRIDE": stride,
                     "EPS": config.group_norm_eps,
@@ -202,32 +203,38 @@ class FusedRwkv7:
                 },
                 {**options, "num_warps": warps},
             )
+        if singles == rows:
             return out
         y = downs.new_empty(tokens, config.width, dtype=torch.float32)
         kept = y.new_empty(tokens, config.heads, time_triton.KEYS.value, config.head_size)
         bonus = y.new_empty(tokens, config.heads)
-        launch, blocks = self._ops.launcher, (tokens, ceiling(config.heads, PROMPT_HEADS))
+        # Of the rows behind those of single tokens; `starts` count from the first token of all.
+        longer = tokens - singles, rows - singles
+        downs, ups, first, kept_, bonus, y_, out_ = (
+            whole[singles:] for whole in (downs, ups, first, kept, bonus, y, out)
+        )
+        launch, blocks = self._ops.launcher, (longer[0], ceiling(config.heads, PROMPT_HEADS))
         wide = {"WIDE": state.itemsize == 2}
         block = {"BLOCK_H": PROMPT_HEADS}
         options = {**options, "num_warps": PROMPT_HEADS}
         launch(
             time_triton.prompt_keys_kernel,
             blocks,
-            (*operands, kept, bonus),
+            (downs, ups, first, layer.vectors, kept_, bonus),
             {**shared, **wide, **block},
             options,
         )
         launch(
             time_triton.prompt_kernel,
-            (4 * config.heads, rows),
-            (kept, state, y, batch.slots, batch.starts),
+            (4 * config.heads, longer[1]),
+            (kept, state, y, batch.slots[singles:], batch.starts[singles:]),
             {"STRIDE": stride, **wide, **fixed},
-            {**options, "num_warps": self._warps(4 * config.heads * rows)},
+            {**options, "num_warps": self._warps(4 * config.heads * longer[1])},
         )
         launch(
             time_triton.prompt_output_kernel,
             blocks,
-            (y, kept, bonus, ups, layer.vectors, out),
+            (y_, kept_, bonus, ups, layer.vectors, out_),
             {"EPS": config.group_norm_eps, **block, **fixed},
             options,
         )

@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
 
 from statevisor.guests.device_steps import DeviceSteps
 from statevisor.guests.families import rwkv7
+from statevisor.guests.mixed_rows import mixed_sizes
 from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.hypervisor.plan import DRAWN, MOST_TIMES, Row, RowResult, StepPlan
@@ -50,7 +51,7 @@ def make_guest(device, steps=None) -> Runner:
 
 
 def captured(model, bank) -> DeviceSteps:
-    steps = DeviceSteps(model, bank)
+    steps = DeviceSteps(model, bank, sizes=mixed_sizes(512, SLOTS))
     steps.capture()
     return steps
 

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from statevisor.guests import host_rows
+from statevisor.guests.batch import parts
 from statevisor.guests.device_steps import DeviceSteps
 from statevisor.guests.families.rwkv7 import Rwkv7Config, Rwkv7Model, random_weights
+from statevisor.guests.mixed_rows import Size, write
 from statevisor.guests.ops_cpu import CpuOps
+from statevisor.guests.ops_triton import TritonOps
 from statevisor.guests.runner import Runner
 from statevisor.guests.tokenizer_bytes import ByteTokenizer
 from statevisor.hypervisor.plan import DRAWN, Row, RowResult, StepPlan
@@ -29,10 +33,11 @@ SETTINGS = (
 )
 
 
-def make_guest(steps: Any = None) -> Runner:
-    ops = CpuOps(1)
+def make_guest(steps: Any = None, ops: Any = None) -> Runner:
+    ops = ops or CpuOps(1)
     model = Rwkv7Model.build(CONFIG, TENSORS, ops, "F32")
-    ops.admit(model.matrices())
+    if isinstance(ops, CpuOps):
+        ops.admit(model.matrices())
     tokenizer = ByteTokenizer()
     guest = Runner(
         name="t", model=model, tokenizer=tokenizer, slots=SLOTS, step_tokens=64, steps=steps
@@ -95,6 +100,58 @@ def test_steps_on_the_device_are_the_steps_that_run_at_once() -> None:
     assert pipelined(device, plans) == [plain.step(plan) for plan in plans]
     assert torch.equal(device.bank.bytes[1:], plain.bank.bytes[1:])
     assert any(row.follows for plan in plans for row in plan.rows)
+
+
+SIZES = (Size(0, 4, 2), Size(0, 16, 6), Size(2, 4, 2), Size(4, 9, 4))
+
+
+def in_sizes(model: Any, bank: Any) -> DeviceSteps:
+    return DeviceSteps(model, bank, buckets=(2, 4, 8), sizes=SIZES)
+
+
+def longer_rows() -> list[StepPlan]:
+    """Random plans, of which some have longer rows alone."""
+    world = World(11)
+    alone = [Row(slot=slot, tokens=tuple(range(slot, slot + 3)), draw=GREEDY) for slot in (4, 2)]
+    return [*(world.plan() for _ in range(5)), StepPlan(rows=tuple(alone))]
+
+
+def test_steps_with_longer_rows_in_their_sizes_are_the_steps_that_run_at_once() -> None:
+    """Rows of one token go before the others, and all that is filled up changes nothing."""
+    plans = longer_rows()
+    plain = make_guest(ops=TritonOps(torch.device("cpu"), torch.float16))
+    device = make_guest(in_sizes, TritonOps(torch.device("cpu"), torch.float16))
+    device.bank.bytes[0].fill_(0xFF)  # NaN in every float dtype
+    steps: Any = device._steps
+    used = []
+    for plan in plans:
+        assert pipelined(device, [plan]) == [plain.step(plan)]
+        used.append(steps._standing.size)
+    assert torch.equal(device.bank.bytes[1:], plain.bank.bytes[1:])
+    mixed = [size for size in used if isinstance(size, Size)]
+    assert {bool(size.singles) for size in mixed} == {False, True}
+
+
+def test_padding_that_a_row_took_in_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the padding tokens belong to the last row."""
+    (plan,) = longer_rows()[-1:]
+    states = []
+    for wrong in (False, True):
+        if wrong:
+            monkeypatch.setattr(host_rows, "write", padded_wrong)
+        guest = make_guest(in_sizes, TritonOps(torch.device("cpu"), torch.float16))
+        guest.step(plan)
+        states.append(guest.bank.bytes[1:].clone())
+    assert not torch.equal(*states)
+
+
+def padded_wrong(host: torch.Tensor, size: Size, longer: Any) -> None:
+    write(host, size, longer)
+    _, owners, _, starts, lasts, _ = parts(host, size.all_tokens, size.rows)
+    last = size.singles + len(longer) - 1
+    owners[owners > last] = last
+    starts[last + 1 :] = size.all_tokens
+    lasts[last] = size.all_tokens - 1
 
 
 def stopping(guest: Runner, stops: frozenset[int]) -> tuple[RowResult, bytes]:
