@@ -14,7 +14,7 @@ from typing import Final
 #: shrinks, below the other it grows. A 99th percentile of twice is the aim.
 _MOST, _FEWEST = 1.8, 1.5
 #: Tokens of the share at first, and at least.
-_FIRST, _LEAST = 128, 16
+_FIRST, _LEAST = 64, 16
 #: Steps that are judged together, and so many judgements to stay where less has not helped.
 _STEPS, _STAY = 4, 50
 #: What part of the time must be left for a smaller share to have helped.
