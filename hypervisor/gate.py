@@ -51,15 +51,16 @@ class OutputGate:
         self, turn: Turn, segment: int, stream: TurnStream, events: Sequence[TokenEvent]
     ) -> None:
         """Take drawn tokens; what follows a failed group is never committed."""
-        if turn.id in self._failed:
+        key = turn.id
+        if self._failed and key in self._failed:
             return
-        held = self._held.get(turn.id)
+        held = self._held.get(key)
         if held is not None:
             held.events += events
         else:
             if not self._held:
                 self._wake.set()
-            self._held[turn.id] = _Held(turn, segment, stream, list(events))
+            self._held[key] = _Held(turn, segment, stream, list(events))
         if self._open:
             self._release(_Held(turn, segment, stream, list(events)), self._clock.monotonic())
 
@@ -94,12 +95,12 @@ class OutputGate:
     async def _commit(self, group: dict[str, _Held]) -> None:
         entries = [
             JournalEntry(
-                turn_id=held.turn.id,
-                segment=held.segment,
-                position=held.events[0].position,
-                tokens=tuple([event.token for event in held.events]),
+                key,
+                held.segment,
+                held.events[0].position,
+                tuple([event.token for event in held.events]),
             )
-            for held in group.values()
+            for key, held in group.items()
         ]
         began = self._clock.monotonic()
         try:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -226,7 +226,7 @@ async def test_a_failed_group_leaves_no_row(folder):
     before = folder.rows()
     good = JournalEntry(turn_id=turn.id, segment=turn.segment, position=2, tokens=(2,))
     with pytest.raises(StatevisorError):
-        await folder.catalog.journal([good, replace(good, position=9)], incarnation=0)
+        await folder.catalog.journal([good, good._replace(position=9)], incarnation=0)
     assert folder.rows() == before
     await folder.say(turn, 3)
     await folder.again()
