@@ -17,7 +17,13 @@ from aiohttp.web_protocol import _ErrInfo
 
 from statevisor.api.errors import account, error_response, request_id_of
 from statevisor.api.host import REQUEST_ID, Host
-from statevisor.hypervisor.errors import HeadLate, HeadTooLarge, MalformedRequest, StatevisorError
+from statevisor.hypervisor.errors import (
+    Draining,
+    HeadLate,
+    HeadTooLarge,
+    MalformedRequest,
+    StatevisorError,
+)
 
 #: Seconds in which a refused client that still sends may come to read the answer.
 _LINGER_S = 2.0
@@ -55,6 +61,11 @@ class Connection(web.RequestHandler):
             self._end_head()
         elif between and self._head is None and data.strip(b"\r\n"):  # these may end a request
             self._head = self._loop.call_later(self._host.settings.head_wait_s, self._refuse_head)
+
+    def stop_reading(self) -> None:
+        """Wait no longer for what is missing of a body: the server ends, and says so."""
+        if not self._body.is_eof():
+            self._body.set_exception(Draining())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Nobody waits for a head any more."""

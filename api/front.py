@@ -59,7 +59,7 @@ class Serving:
     listeners: Sequence[asyncio.Server]
 
     async def cleanup(self) -> None:
-        """Take no new connection, let running requests end."""
+        """Take no new connection, let running requests end that have arrived."""
         loop = asyncio.get_running_loop()
         for one in self.listeners:
             for listening in one.sockets:
@@ -70,6 +70,10 @@ class Serving:
             await asyncio.sleep(0)
         for one in self.listeners:
             one.close()
+        known = self.runner.server.connections if self.runner.server else ()  # done before: none
+        for connection in known:
+            assert isinstance(connection, Connection)
+            connection.stop_reading()
         await self.runner.cleanup()
 
 

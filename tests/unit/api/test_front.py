@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from statevisor.api.front import serve_app
 from statevisor.api.host import Host
+from statevisor.api.settings import ServerSettings
+
+
+@pytest.fixture
+def settings() -> ServerSettings:
+    """All the time in the world for whoever is slow."""
+    return ServerSettings(head_wait_s=60.0, body_wait_s=60.0, drain_s=60.0)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -30,3 +38,50 @@ async def test_who_arrives_as_it_closes_is_closed(host: Host, turns: int) -> Non
         with suppress(ConnectionResetError):
             assert client.recv(1) == b""
     assert failures == []
+
+
+HEAD = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+async def test_it_may_be_closed_twice(host: Host) -> None:
+    door = socket.create_server(("127.0.0.1", 0))
+    door.setblocking(False)
+    serving = await serve_app(host, [door])
+    for _ in range(2):
+        await serving.cleanup()
+
+
+@pytest.mark.parametrize("sent", [b"", b"{", b"{}"])
+async def test_half_a_body_does_not_hold_up_the_end(
+    host: Host, listening: Any, sent: bytes
+) -> None:
+    async with asyncio.timeout(10):
+        async with listening(host) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /v1/actors HTTP/1.1\r\n" + HEAD)
+            writer.write(b"Content-Length: 2\r\n\r\n" + sent)
+            await asyncio.sleep(0.1)
+        answer = await reader.read()
+    writer.close()
+    if sent == b"{}":  # the control: it has arrived, and is answered
+        assert answer.startswith(b"HTTP/1.1 201 ")
+    else:
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b'"code":"draining"' in answer
+
+
+async def test_a_request_that_has_arrived_runs_to_its_end(
+    host: Host, listening: Any, visor: Any
+) -> None:
+    visor.script = lambda stream: None
+    async with asyncio.timeout(10):
+        async with listening(host) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /v1/actors/a/generate HTTP/1.1\r\n" + HEAD)
+            writer.write(b"Content-Length: 2\r\n\r\n{}")
+            while not visor.streams:  # noqa: ASYNC110 - the server's state
+                await asyncio.sleep(0.01)
+            asyncio.get_running_loop().call_later(0.1, visor.streams[0].end, visor.turn)
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
