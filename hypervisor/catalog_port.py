@@ -378,7 +378,11 @@ class Catalog(Protocol):
         guard: Guard,
         broken: bool = False,
     ) -> ActorRecord:
-        """Fold the turn's tokens, move the actor to `position`; its head is a version, op turn."""
+        """Fold the turn's tokens, move the actor to `position`; its head is a version, op turn.
+
+        Tokens beyond are dropped, unless a version or an image was made of them: then the end is
+        refused. Raises: StatevisorError.
+        """
         ...
 
     async def open_turns(self) -> tuple[TurnRecord, ...]:

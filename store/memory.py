@@ -246,6 +246,11 @@ class MemoryCatalog(MemoryKeeping):
                 f"turn {turn_id} cannot end at {position}: "
                 f"it covers {actor.record.position}..{turn.position}"
             )
+        beyond = self._history.beyond(turn.segment, position)
+        if position < turn.position and beyond is not None:
+            raise StatevisorError(
+                f"turn {turn_id} cannot end at {position}: something was made of it at {beyond}"
+            )
         self._history.cut(turn.segment, position)
         self._turns[turn_id] = replace(
             turn, position=position, finish=finish, text=text, broken=broken

@@ -117,6 +117,12 @@ class History:
         kept = [(at, kind, tokens[: position - at]) for at, kind, tokens in self.runs[segment]]
         self.runs[segment] = [run for run in kept if run[0] < position]
 
+    def beyond(self, segment: int, position: int) -> int | None:
+        """Where a version or an image stands beyond a position of this very segment, if any."""
+        versions = [one.position for one in self.versions.values() if one.segment == segment]
+        images = [at for (kept, at) in self.checkpoints if kept == segment]
+        return next((at for at in (*versions, *images) if at > position), None)
+
     def end(self, segment: int) -> int:
         """The position behind a segment's last token."""
         runs = self.runs[segment]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, union_all, update
 
 from statevisor.hypervisor.catalog_port import Guard
 from statevisor.hypervisor.errors import ActorQuarantined, Conflict, NotFound, StatevisorError
@@ -17,12 +17,22 @@ from statevisor.store.guards import check_start
 from statevisor.store.origins import before
 from statevisor.store.prepared import Prepared, inserting
 from statevisor.store.scope import Scope
-from statevisor.store.tables import turn
+from statevisor.store.tables import checkpoint, turn, version
 from statevisor.store.tails import Tail
 
 _GET = Prepared(select(turn).where(turn.c.id == bindparam("key")))
 _OPEN = Prepared(select(turn).where(turn.c.finish.is_(None)).order_by(turn.c.id))
 _INSERT = inserting(turn)
+_beyond = union_all(
+    *(
+        select(table.c.position).where(
+            table.c.segment == bindparam("at"), table.c.position > bindparam("top")
+        )
+        for table in (version, checkpoint)
+    )
+).subquery()
+#: What was made of a segment beyond a place; a child too begins at a version.
+_BEYOND = Prepared(select(_beyond.c.position).limit(1))
 _END = Prepared(
     update(turn)
     .where(turn.c.id == bindparam("key"))
@@ -115,7 +125,7 @@ def end(
     """Close a turn; tokens journalled beyond `position` are dropped.
 
     Raises: NotFound, Fenced, GenerationConflict; Conflict (it has ended); StatevisorError (it does
-    not reach `position`).
+    not reach `position`, or a version or an image stands beyond).
     """
     tail = _tail(scope, turn_id)
     actor = actors.guarded(scope, tail.actor_id, guard)
@@ -123,6 +133,12 @@ def end(
         raise StatevisorError(
             f"turn {turn_id} cannot end at {position}: it covers {tail.start}..{tail.end}"
         )
+    if position < tail.end:
+        beyond = _BEYOND.scalar(scope.conn, {"at": tail.segment, "top": position})
+        if beyond is not None:
+            raise StatevisorError(
+                f"turn {turn_id} cannot end at {position}: something was made of it at {beyond}"
+            )
     _fold(scope, tail, position)
     _END.run(
         scope.conn,

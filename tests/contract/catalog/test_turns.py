@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from statevisor.hypervisor.catalog_port import Guard, JournalEntry
+from statevisor.hypervisor.catalog_port import Guard, JournalEntry, Origin
 from statevisor.hypervisor.errors import (
     ActorNotFound,
     ActorQuarantined,
@@ -132,6 +132,43 @@ async def test_turns_of_unknown_deleted_and_quarantined_actors_are_refused(scene
     await scene.catalog.delete(made.id, guard=Guard())
     with pytest.raises(ActorNotFound):
         await scene.begin(made)
+
+
+MADE_OF_A_TURN = {
+    "snapshot": lambda catalog, made, at, _: catalog.snapshot(
+        made.id, made.segment, at, tag=None, labels={}, guard=Guard()
+    ),
+    "image": lambda catalog, made, at, image: catalog.add_image(made.segment, at, image),
+}
+
+
+@pytest.mark.parametrize("make", MADE_OF_A_TURN.values(), ids=MADE_OF_A_TURN)
+async def test_what_was_made_of_a_turn_is_not_cut_from_it(scene, make, make_image):
+    made = await scene.create("alice")
+    turn = await scene.begin(made, (4,))
+    await scene.say(turn, 4, 9, 8, 7)
+    await make(scene.catalog, made, 6, make_image(1))
+
+    with pytest.raises(StatevisorError, match="at 6"):
+        await scene.end(turn, 5)
+    assert await scene.tokens(await scene.catalog.actor("alice")) == [1, 2, 3, 4, 9, 8, 7]
+    ended, _ = await scene.end(turn, 6)  # the last token is nobody's
+
+    assert await scene.tokens(replace(ended, position=100)) == [1, 2, 3, 4, 9, 8]
+    assert await scene.catalog.check() == ()
+
+
+async def test_a_turn_is_not_cut_below_a_child(scene):
+    made = await scene.create("alice")
+    turn = await scene.begin(made, (4,))
+    await scene.say(turn, 4, 9, 8, 7)
+    origin = Origin(segment=made.segment, position=6, handle=None)
+    (child,) = await scene.breed(1, origin)
+
+    with pytest.raises(StatevisorError, match="at 6"):
+        await scene.end(turn, 5)
+    await scene.end(turn, 7)
+    assert await scene.tokens(child) == [1, 2, 3, 4, 9, 8]
 
 
 async def test_guards_hold_for_turns(scene):
