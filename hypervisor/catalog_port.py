@@ -399,7 +399,11 @@ class Catalog(Protocol):
         labels: Mapping[str, str],
         guard: Guard,
     ) -> VersionRecord:
-        """Make a version (op snapshot) at a committed position. A tag moves if it exists."""
+        """Make a version (op snapshot) at a committed position. A tag moves if it exists.
+
+        The position is on a segment of the actor's own, as every version's is: a history taken
+        over with a fork is another's. Raises: VersionNotFound.
+        """
         ...
 
     async def mutate(

@@ -21,6 +21,7 @@ from statevisor.store import (
     versions,
 )
 from statevisor.store.actors import Actor
+from statevisor.store.guards import check_own
 from statevisor.store.scope import Scope
 from statevisor.store.segments import Segment
 
@@ -40,6 +41,7 @@ def snapshot(
     operations.check(scope, guard.once)
     actor = actors.guarded(scope, actor_id, guard)
     here = origins.home(scope, origin)
+    check_own(actor.record, here.record, origin.position)
     seq, epoch, drift = actors.reserve_seq(scope.conn, actor_id)
     number = making.add(
         scope,

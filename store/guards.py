@@ -12,8 +12,15 @@ from statevisor.hypervisor.errors import (
     Fenced,
     GenerationConflict,
     IdempotencyMismatch,
+    VersionNotFound,
 )
-from statevisor.hypervisor.records import ActorRecord, OperationRecord, TurnRecord, VersionRecord
+from statevisor.hypervisor.records import (
+    ActorRecord,
+    OperationRecord,
+    SegmentRecord,
+    TurnRecord,
+    VersionRecord,
+)
 
 
 class Guarded(Protocol):
@@ -59,6 +66,15 @@ def check_start(actor: Standing, turn: TurnRecord, prompt: Sequence[int]) -> Non
         raise Conflict(
             f"{actor.id} stands at position {actor.position} of segment {actor.segment}; "
             f"the turn begins at {turn.start} of {turn.segment}"
+        )
+
+
+def check_own(actor: Guarded, home: SegmentRecord, position: int) -> None:
+    """Refuse a version of an actor on another's segment. Raises: VersionNotFound."""
+    if home.actor_id != actor.id:
+        raise VersionNotFound(
+            f"position {position} is part of another actor's history",
+            hint=f"It is {home.actor_id}'s.",
         )
 
 

@@ -37,6 +37,7 @@ from statevisor.store.guards import (
     check_guard,
     check_incarnation,
     check_key,
+    check_own,
     check_start,
     result_of,
 )
@@ -276,9 +277,10 @@ class MemoryCatalog(MemoryKeeping):
         labels: Mapping[str, str],
         guard: Guard,
     ) -> VersionRecord:
-        self._guarded(actor_id, guard)
+        actor = self._guarded(actor_id, guard)
         home = self._history.home(segment, position)
         self._check_origin(Origin(segment=segment, position=position, handle=None), home)
+        check_own(actor.record, home, position)
         parent = self._history.latest(home.id, position) or self._history.maker(home.id, position)
         made = self._add(
             actor_id,

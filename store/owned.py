@@ -1,7 +1,7 @@
 """Segments of actors, found by their versions: an index by actor would cost every fork a page.
 
 Every segment has a version of its actor on it, but for the tokens below an import, which lie right
-under a segment that has one.
+under a segment that has one. No version stands on a segment of another's.
 """
 
 from __future__ import annotations

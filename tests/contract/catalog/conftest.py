@@ -206,6 +206,9 @@ def make_meta() -> Callable[[int, tuple[int, ...]], ImageMeta]:
 #: Each query finds rows that must not be there.
 FAULTS = {
     "a parent is younger than its child": "SELECT * FROM version_parent WHERE parent >= child",
+    "a version stands on another actor's segment": """
+        SELECT v.id FROM version v JOIN segment s ON s.id = v.segment
+        WHERE s.actor_id <> v.actor_id""",
     "an actor's parent does not exist": """
         SELECT id FROM actor WHERE parent IS NOT NULL AND parent NOT IN (SELECT id FROM version)""",
     "an actor's open turn does not exist": """

@@ -91,8 +91,10 @@ async def grown(scene: Any, seed: int) -> Known:
                     actor.id, below, seed=None, guard=Guard()
                 )
             case "snapshot":  # of an old place: it is newer than what came of that place
+                path = await scene.catalog.path(below.segment, 2 * STEPS)
+                owner = next(one.actor_id for one in path if one.position <= below.position)
                 await scene.catalog.snapshot(
-                    actor.id, below.segment, below.position, tag=None, labels={}, guard=Guard()
+                    owner, below.segment, below.position, tag=None, labels={}, guard=Guard()
                 )
             case _:
                 actors[at], _ = await scene.turn(actor, (), (step, step))

@@ -63,6 +63,22 @@ async def test_a_snapshot_leaves_the_actor_and_an_open_turn_alone(scene):
     assert (ended.seq, ended.parents) == (2, ("alice@1",))
 
 
+async def test_a_snapshot_stands_on_its_actors_own_segments(scene):
+    """A collection that takes the actor out would go for the other's history."""
+    alice = await scene.create("alice")
+    bob = await scene.fork("bob", Origin(segment=alice.segment, position=2, handle=None))
+
+    for place in ((bob.segment, 1), (alice.segment, 3)):
+        with pytest.raises(VersionNotFound, match="another"):
+            await scene.catalog.snapshot(bob.id, *place, tag="t", labels={}, guard=Guard())
+    await scene.catalog.snapshot(bob.id, bob.segment, 2, tag="t", labels={}, guard=Guard())
+    await scene.catalog.delete(bob.id, guard=Guard())
+    await scene.catalog.sweep(grace_us=0)
+
+    assert (await scene.catalog.count_actors(), await scene.catalog.check()) == (1, ())
+    assert await scene.tokens(alice) == [1, 2, 3]
+
+
 async def test_snapshots_need_a_living_actor_and_a_known_segment(scene):
     made = await scene.create("alice")
     with pytest.raises(NotFound):
