@@ -64,8 +64,13 @@ class Connection(web.RequestHandler):
 
     def stop_reading(self) -> None:
         """Wait no longer for what is missing of a body: the server ends, and says so."""
-        if not self._body.is_eof():
+        if self._body.is_eof():
+            return
+        self.close()  # what still comes is dropped
+        if self._request_in_progress or self._messages:
             self._body.set_exception(Draining())
+        else:  # it was answered, and lingers
+            self._body.feed_eof()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Nobody waits for a head any more."""
@@ -112,6 +117,8 @@ class Connection(web.RequestHandler):
         if isinstance(resp, web.HTTPException):  # of the framework, outside of the middleware
             resp = self._refuse(request, MalformedRequest(resp.text or resp.reason))
         sent = await super().finish_response(request, resp, start_time)
+        if self._close and not self._body.is_eof():
+            self._body.feed_eof()  # nobody reads on
         if self._refused:
             await self._linger()
         return sent

@@ -53,7 +53,7 @@ async def test_it_may_be_closed_twice(host: Host) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"{}"])
 async def test_half_a_body_does_not_hold_up_the_end(
-    host: Host, listening: Any, sent: bytes
+    host: Host, listening: Any, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncio.timeout(10):
         async with listening(host) as port:
@@ -68,6 +68,22 @@ async def test_half_a_body_does_not_hold_up_the_end(
     else:
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b'"code":"draining"' in answer
+    assert caplog.records == []
+
+
+async def test_nor_does_who_was_refused_in_the_middle_of_one(
+    host: Host, listening: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(5):
+        async with listening(host) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /v1/actors HTTP/1.1\r\n" + HEAD)
+            writer.write(b"Content-Length: 999999999\r\n\r\n{")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+            await asyncio.sleep(0.05)
+        await reader.read()
+    writer.close()
+    assert caplog.records == []
 
 
 async def test_a_request_that_has_arrived_runs_to_its_end(
