@@ -16,8 +16,8 @@ from statevisor.guests.sampling import sample
 from statevisor.hypervisor.errors import CapabilityMissing
 from statevisor.hypervisor.sampling import Draw, SamplerSettings
 
-#: Cycles that a spin kernel holds its stream: some tens of milliseconds.
-SPIN = 50_000_000
+#: Cycles that a spin kernel holds its stream: a tenth of a second.
+SPIN = 200_000_000
 
 
 class LibraryLinear:

@@ -74,7 +74,7 @@ def drawn(logits: torch.Tensor, draws: list[Draw], shape=None) -> list[RowResult
     device = logits.device
     host = torch.zeros(rows, WIDTH, dtype=torch.int64)
     fill(host.numpy(), [Row(slot=at + 1, tokens=(0,), draw=d) for at, d in enumerate(draws)])
-    ids, amounts = entries(host.numpy(), draws)
+    ids, amounts = entries(host.numpy(), dict(enumerate(draws)))
     ids = torch.tensor([*ids, 0], device=device)
     amounts = torch.tensor([*amounts, 0.0], device=device)
     table, saved, logits = host.to(device), torch.zeros_like(amounts), logits.clone()

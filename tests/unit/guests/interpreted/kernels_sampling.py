@@ -44,7 +44,7 @@ def drawn(
     table = torch.zeros(rows, WIDTH, dtype=torch.int64)
     view = table.numpy()
     fill(view, [Row(slot=i + 1, tokens=(0,), draw=d, stops=stops) for i, d in enumerate(draws)])
-    ids, amounts = entries(view, draws)
+    ids, amounts = entries(view, dict(enumerate(draws)))
     ids, amounts = torch.tensor([*ids, 0]), torch.tensor([*amounts, 0.0])
     logits, saved = logits.clone(), torch.zeros_like(amounts)
     results = torch.full((rows, 2), -7)
