@@ -29,6 +29,8 @@ from statevisor.store.catalog import SqlCatalog
 from statevisor.store.memory import MemoryCatalog
 
 NAMES = [f"actor-{number}" for number in range(6)]
+#: The last ones once cut turns below what was made of them, or took snapshots of another's history.
+SEEDS = (*range(16), 22, 23, 79, 100, 139)
 
 
 class Pair:
@@ -349,7 +351,7 @@ class Player:
                 after = page[-1].handle
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_random_lives(seed, tmp_path, migrated, make_image, make_meta, check_rows):
     shutil.copy(migrated, tmp_path)
 
