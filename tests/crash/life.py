@@ -25,11 +25,11 @@ from worker import Worker  # isort: skip
 from world import make_guest, open_world  # isort: skip
 
 
-async def live(order: dict[str, Any], files: Files | None = None) -> None:
+async def live(order: dict[str, Any], files: Files | None = None) -> recorder.Log | None:
     """One life: `folder`, `acks` (a file), `number`, `guest`, and `steps` of each of 3 workers.
 
     `tour`: one worker that does everything once. `end`: drain and close at the end. `record`: a
-    file for the log of recorder.py.
+    file for the log of recorder.py, which is returned.
     """
     guest = make_guest(order["guest"])
     log = None
@@ -50,10 +50,11 @@ async def live(order: dict[str, Any], files: Files | None = None) -> None:
             await asyncio.gather(*(worker.work(order["steps"]) for worker in workers))
     except StatevisorError as error:
         acks.refused(error)
-        return
+        return log
     if order.get("end"):
         await world.visor.drain()
         await world.close()
+    return log
 
 
 def main() -> None:
@@ -62,7 +63,9 @@ def main() -> None:
         import mutants
 
         mutants.apply(order["mutant"])
-    asyncio.run(live(order))
+    log = asyncio.run(live(order))
+    if log is not None:
+        log.end()
     os._exit(0)
 
 

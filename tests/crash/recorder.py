@@ -33,6 +33,10 @@ class Log:
     def note(self, call: Call, fd: int, number: int = 0, data: bytes = b"") -> None:
         os.write(self._fd, pack(call, fd, number, data))
 
+    def end(self) -> None:
+        """Hold up whoever would write a line, or commit: the process ends."""
+        self.lock.acquire()
+
     def sync_folder(self, folder: Path) -> None:
         """A sync of names that has ended."""
         fd = next(self.fds)
@@ -130,7 +134,12 @@ def watch_catalog(folder: Path, log: Log) -> None:
     wal, main = Watched(folder / f"{db.FILE}-wal", log), Watched(folder / db.FILE, log)
 
     def execute(conn: Any, sql: str, *args: Any, **kwargs: Any) -> Any:
-        result = real(conn, sql, *args, **kwargs)
+        if sql == "COMMIT":
+            with log.lock:  # or the process could end behind the commit and before the look
+                return looked(conn, sql, real(conn, sql, *args, **kwargs))
+        return looked(conn, sql, real(conn, sql, *args, **kwargs))
+
+    def looked(conn: Any, sql: str, result: Any) -> Any:
         with log.lock:
             driver = conn.connection.driver_connection
             (level,) = driver.execute("PRAGMA synchronous").fetchone()
