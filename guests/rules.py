@@ -28,7 +28,9 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from statevisor.guests.bank import TORCH_DTYPES
@@ -221,19 +223,25 @@ def finite(layout: Layout, row: memoryview) -> bool:
 
 
 def _layer_diff(family: str, layer: int, a: Tensor, b: Tensor) -> FamilyDiff:
-    a, b = a.double().flatten(), b.double().flatten()
-    norm_a, norm_b = float(a.norm()), float(b.norm())
+    # In numpy, whose sums are the same on every thread: torch's go by how many threads the caller
+    # may use, which is not the same for all of ours.
+    left, right = a.double().flatten().numpy(), b.double().flatten().numpy()
+    norm_a, norm_b = _norm(left), _norm(right)
     cosine = None
     if norm_a and norm_b:
-        cosine = max(-1.0, min(1.0, float(torch.dot(a / norm_a, b / norm_b))))
+        cosine = max(-1.0, min(1.0, float(np.sum(left / norm_a * (right / norm_b)))))
     return FamilyDiff(
         family=family,
         layer=layer,
         norm_a=norm_a,
         norm_b=norm_b,
-        distance=float((a - b).norm()),
+        distance=_norm(left - right),
         cosine=cosine,
     )
+
+
+def _norm(numbers: NDArray[np.float64]) -> float:
+    return math.sqrt(float(np.sum(numbers * numbers)))
 
 
 def _views(layout: Layout, row: bytearray) -> dict[str, Tensor]:

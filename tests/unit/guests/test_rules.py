@@ -272,6 +272,21 @@ def test_diff_with_the_empty_state_has_no_cosine() -> None:
     assert all(entry.cosine is None for entry in diff(LAYOUT, A, empty))
 
 
+def test_diff_says_the_same_with_any_number_of_threads() -> None:
+    """How many a thread may use is its own, and whoever asks twice is answered by two of ours."""
+    layout = Layout(families=(StateFamily(name="wkv", shape=(1, 32, 64, 64), dtype="F32"),))
+    random = np.random.default_rng(5)
+    a, b = (memoryview(random.standard_normal(32 * 64 * 64).astype("f4").tobytes()) for _ in "ab")
+    before, found = torch.get_num_threads(), set()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.add(diff(layout, a, b))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("family", ["wkv", "shift"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_finite_sees_one_bad_number(family: str, bad: float) -> None:
