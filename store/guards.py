@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from statevisor.hypervisor.catalog_port import Guard, Once
 from statevisor.hypervisor.errors import (
+    ActorBusy,
     Conflict,
     Fenced,
     GenerationConflict,
@@ -87,17 +88,20 @@ def check_incarnation(current: int, incarnation: int) -> None:
 def check_key(known: OperationRecord | None, once: Once, *, resumable: bool = False) -> None:
     """Refuse a key that was used already, unless its turn broke and may be taken up again.
 
-    Raises: IdempotencyMismatch, Conflict.
+    Raises: IdempotencyMismatch; ActorBusy (it has a result by now); Conflict.
     """
     if known is None:
         return
     if known.request != once.request:
         raise IdempotencyMismatch
-    if not resumable:
-        raise Conflict(
-            f"the operation of Idempotency-Key {once.key!r} is done or under way",
+    if resumable:
+        return
+    if known.result is not None:  # since whoever asks looked for it
+        raise ActorBusy(
+            f"the operation of Idempotency-Key {once.key!r} has just been done",
             hint="Repeat the request: the stored result is then returned.",
         )
+    raise Conflict(f"the operation of Idempotency-Key {once.key!r} has begun and has no result")
 
 
 def result_of(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from statevisor.hypervisor.catalog_port import Guard, Once, Origin, Provenance
-from statevisor.hypervisor.errors import ActorExists, Conflict, IdempotencyMismatch
+from statevisor.hypervisor.errors import ActorBusy, ActorExists, Conflict, IdempotencyMismatch
 from statevisor.hypervisor.vocab import FinishReason
 
 ONCE = Once(key="k", request="r")
@@ -48,7 +48,7 @@ async def test_a_key_keeps_what_its_operation_returned(scene, make_image, make_m
 async def test_a_used_key_does_nothing_again(scene):
     await scene.catalog.create(scene.new("alice"), (), once=ONCE)
 
-    with pytest.raises(Conflict):
+    with pytest.raises(ActorBusy):
         await scene.catalog.create(scene.new("bob"), (), once=ONCE)
     with pytest.raises(IdempotencyMismatch):
         await scene.catalog.create(scene.new("bob"), (), once=Once(key="k", request="other"))
@@ -80,7 +80,7 @@ async def test_a_turn_keeps_its_key_from_its_prompt_to_its_result(scene):
     await scene.end(turn, 4, result={"text": "four"})
 
     assert (await scene.catalog.operation("k")).result == {"text": "four"}
-    with pytest.raises(Conflict):
+    with pytest.raises(ActorBusy):
         await scene.begin(await scene.catalog.actor("alice"), once=ONCE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 KEY = {"Idempotency-Key": "once"}
@@ -24,6 +25,25 @@ async def test_an_eviction_is_done_once(boot: Any) -> None:
             422,
             "idempotency_mismatch",
         )
+
+
+async def test_who_comes_with_a_key_while_it_is_used_is_told_to_come_again(boot: Any) -> None:
+    async with boot() as server:
+        await server.ask("POST", "/v1/actors", {"name": "alice", "prompt": "hello"})
+        url, body = server.url + "/v1/actors/alice/fork", {"count": 2}
+
+        async def fork() -> tuple[int, bool, bool]:
+            async with server.session.post(url, json=body, headers=KEY) as answer:
+                named = answer.headers
+                return answer.status, "Retry-After" in named, "x-should-retry" in named
+
+        found = sorted(await asyncio.gather(*[fork() for _ in range(6)]))
+
+        assert found[0] == (201, False, False)
+        assert set(found[1:]) <= {(201, False, False), (409, True, False)}
+        again = await server.ask("POST", "/v1/actors/alice/fork", body, headers=KEY)
+        assert len(again["data"]) == 2
+        assert len((await server.ask("GET", "/v1/actors"))["data"]) == 3
 
 
 async def test_a_key_outlives_the_process(boot: Any) -> None:
