@@ -671,6 +671,8 @@ class Session:
             pending = () if event.pending is None else (event.pending,)
             self.book.bring(record.id, name, record.seed, event.row, event.position, pending)
             assert result[1].digest is not None
+        else:
+            self.torn = True  # the file's state is written first, and left to the collector
         self._keep(once, lambda: self.visor.import_image(command), result, None)
 
     async def verify(self, version: Version) -> None:
@@ -679,11 +681,7 @@ class Session:
                 raise Refused(ActorNotFound)
             if version.event.poisoned:
                 raise Refused(ActorQuarantined if self._room() else NoFreeSlot)
-            at_root = version.event
-            while at_root.kind == "branch":
-                assert at_root.parent is not None
-                at_root = at_root.parent
-            if at_root.kind != "import" and not self._room():
+            if version.event.kind != "import" and not self._room():
                 raise Refused(NoFreeSlot)
 
         result = await self._run(lambda: self.visor.verify(version.key), expected)
