@@ -665,15 +665,23 @@ class Session:
             if name in self.book.names:
                 raise Refused(ActorExists)
 
+        known = await self._known(file)
         result = await self._run(lambda: self.visor.import_image(command), expected)
         if isinstance(result, tuple):
             record = (await self.visor.actor(name)).record
             pending = () if event.pending is None else (event.pending,)
             self.book.bring(record.id, name, record.seed, event.row, event.position, pending)
             assert result[1].digest is not None
-        else:
+        elif not known:
             self.torn = True  # the file's state is written first, and left to the collector
         self._keep(once, lambda: self.visor.import_image(command), result, None)
+
+    async def _known(self, file: bytes) -> bool:
+        """Whether the catalog has an image of a file's state."""
+        images, guest = self.world.images, self.world.guest
+        row = memoryview(bytearray(guest.layout.row_bytes))
+        meta = images.decode(file, row, guest.fingerprints)
+        return await self.world.catalog.image(images.digest(row, meta)) is not None
 
     async def verify(self, version: Version) -> None:
         def expected() -> None:
